@@ -1,0 +1,156 @@
+"""The seams: what a provider, a sandbox, a resource and a language adapter must offer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, runtime_checkable
+
+from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionRequest, CodeExecutionToolchainRequirement
+from agently_kernel.contract.isolation import Evidence, LimitFact, SandboxFacts
+from agently_kernel.contract.outputs import OutputSink
+from agently_kernel.contract.resource import (
+    ExecutionResourcePolicy,
+    ExecutionResourceProbe,
+    ExecutionResourceRequirement,
+)
+from agently_kernel.contract.result import CodeExecutionResult, DeathCause
+from agently_kernel.contract.workspace import MaterializationManifest, TaskWorkspaceAccessGrant
+
+
+class SandboxProcess(Protocol):
+    """The one process that a sandbox was opened with: three separate byte streams and an end.
+
+    ``stdout`` carries frames, ``stderr`` untrusted diagnostics. ``wait`` answers as soon as the process is gone, never
+    waiting for the end of a stream that a grandchild may hold.
+    """
+
+    stdin: asyncio.StreamWriter
+    stdout: asyncio.StreamReader
+    stderr: asyncio.StreamReader
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code, negative signal number, or None while it lives."""
+
+    async def wait(self) -> int:
+        """Return the exit code once the process has ended."""
+
+    def kill(self) -> None:
+        """End the process and everything in its sandbox at once; harmless when it is gone."""
+
+
+class Sandbox(Protocol):
+    """An isolated place that a provider opened. Everything above (guest session, steps, bounds, time) is shared code.
+
+    ``spawn`` is called once, with the guest's first program. ``open_directory`` gives the host a directory descriptor
+    into an area of the sandbox that outlives its processes, or None where there is no such thing (remote, Docker Desktop;
+    the files then come over the guest protocol).
+    """
+
+    provider_id: str
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> SandboxProcess:
+        """Start the first program. Raises SandboxLaunchError with a remedy in ``details``."""
+
+    def open_directory(self, area: Literal["build", "output"]) -> int | None:
+        """Return a new O_PATH|O_DIRECTORY descriptor (the caller closes it), or None."""
+
+    async def observe(self) -> tuple[Evidence, ...]:
+        """Return what the host kernel (or daemon) says of the very session process, right now."""
+
+    async def limits(self) -> tuple[LimitFact, ...]:
+        """Return each limit with the mechanism in force, observed where that can be done."""
+
+    def mechanism(self) -> Mapping[str, Any]:
+        """Return mechanism facts for people: versions, digests, runtime; no secrets, no host paths of the user."""
+
+    async def explain_death(self, returncode: int | None) -> DeathCause:
+        """Say why the sandbox ended, from what can be observed (cgroup oom count, watchdog, daemon state)."""
+
+    async def is_alive(self) -> bool:
+        """True while the first program lives and the mechanism still holds."""
+
+    async def close(self) -> None:
+        """Kill everything and remove what was made. Idempotent. Raises SandboxCleanupError naming what is left."""
+
+
+@runtime_checkable
+class OutputSource(Protocol):
+    """Where collected outputs come from."""
+
+    def open_directory(self, area: Literal["build", "output"]) -> int | None:
+        """As Sandbox.open_directory."""
+
+    def fetch_file(self, area: Literal["build", "output"], path: str, max_bytes: int) -> AsyncIterator[bytes]:
+        """Stream one regular file over the guest protocol. Raises SandboxError with a RefusedOutput reason as code."""
+
+
+class CodeExecutionResource(Protocol):
+    """The live resource of a handle (reference: a resource implementing ``async_execute_code``)."""
+
+    facts: SandboxFacts
+
+    async def async_execute_code(
+        self,
+        bundle: CodeExecutionBundle,
+        manifest: MaterializationManifest,
+        grant: TaskWorkspaceAccessGrant,
+        timeout: float | None,
+        *,
+        sink: OutputSink | None = None,
+        cell: str = "",
+        input_handler: Callable[[str, bool], Awaitable[str]] | None = None,
+    ) -> CodeExecutionResult:
+        """Run the materialised bundle and return its result.
+
+        ``sink`` gets output as it arrives. ``input_handler(prompt, password)`` answers ``input()``; None refuses it.
+        ``timeout`` is wall-clock seconds from now. Cancelling stops what runs.
+        """
+
+    @property
+    def output_source(self) -> OutputSource:
+        """Where ``TaskWorkspace.collect`` reads from."""
+
+    async def aclose(self) -> None:
+        """Close session and sandbox. Raises SandboxCleanupError."""
+
+
+class ExecutionResourceProvider(Protocol):
+    """One isolation mechanism (reference: "Required provider surface")."""
+
+    provider_id: str
+    supported_kinds: tuple[str, ...]
+
+    async def async_probe(
+        self, *, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy
+    ) -> ExecutionResourceProbe:
+        """Observe availability and capability. Raising counts as not available."""
+
+    async def async_ensure(
+        self,
+        *,
+        requirement: ExecutionResourceRequirement,
+        policy: ExecutionResourcePolicy,
+        existing_handle: Any = None,
+    ) -> CodeExecutionResource:
+        """Open a sandbox for the requirement's grant and return its resource. Leaves nothing behind when it raises."""
+
+    async def async_health_check(self, handle: Any) -> Literal["ready", "unhealthy"]:
+        """Tell whether ``handle.resource`` can serve another execution."""
+
+    async def async_release(self, handle: Any) -> None:
+        """Close ``handle.resource``. Raising quarantines the handle."""
+
+
+class CodeRuntimeAdapter(Protocol):
+    """Turns a request of one language into a bundle with an argv plan."""
+
+    language_id: str
+    aliases: tuple[str, ...]
+
+    def prepare(self, request: CodeExecutionRequest, policy: ExecutionResourcePolicy) -> CodeExecutionBundle:
+        """Plan the request. Raises ConfigurationError for what the language cannot do."""
+
+    def toolchain_requirements(self, request: CodeExecutionRequest) -> tuple[CodeExecutionToolchainRequirement, ...]:
+        """Return the tools that must be present where the code runs."""
