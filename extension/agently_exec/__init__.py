@@ -1,0 +1,1 @@
+"""``%%agently_exec`` and ``%agently`` for any IPython notebook."""
