@@ -1,0 +1,36 @@
+# The two commands of the README: `make lab` (or `make demo`, the same set-up without a browser) and `make test`.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+JUPYTER_FLAGS := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
+
+.PHONY: lab demo test lint bench clean
+
+$(VENV)/.lab: pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet --editable '.[bubblewrap,docker,lab,demo]'
+	touch $@
+
+$(VENV)/.test: $(VENV)/.lab
+	$(BIN)/python -m pip install --quiet --editable '.[bubblewrap,docker,lab,demo,test]'
+	touch $@
+
+lab: $(VENV)/.lab
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/jupyter lab $(JUPYTER_FLAGS) --ip=127.0.0.1 notebooks/quickstart.ipynb
+
+demo: $(VENV)/.lab
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python notebooks/demo.py notebooks/quickstart.ipynb
+
+lint: $(VENV)/.test
+	$(BIN)/ruff check kernel extension tests notebooks
+	$(BIN)/mypy
+
+test: lint
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m pytest $(PYTEST_ARGS)
+
+bench: $(VENV)/.test
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/run.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results dist
