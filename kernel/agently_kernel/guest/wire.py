@@ -12,6 +12,7 @@ Standard library only, Python 3.8 and newer: this module is copied into sandboxe
 """
 
 import json
+import re
 import struct
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
@@ -22,7 +23,12 @@ PREFIX = struct.Struct(">2sBBII")
 MAX_HEADER = 256 * 1024
 MAX_PAYLOAD = 64 * 1024 * 1024
 MAX_DEPTH = 64
+MAX_VALUES = 4 * 1024 * 1024
 STREAM_CHUNK = 256 * 1024
+_SLICE = 1024 * 1024
+_STRING = re.compile(rb'"[^"]*"?')
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+_NO_BRACKET = bytes(code for code in range(256) if code not in b"[]{}")
 
 
 class WireError(Exception):
@@ -152,27 +158,28 @@ def _no_duplicates(pairs: List[Tuple[str, Any]]) -> Dict[str, Any]:
     return result
 
 
-def _check_depth(data: bytes) -> None:
-    """Refuse deep nesting by a byte scan, before json.loads could exhaust the C stack."""
-    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH:
+def _check_shape(data: bytes) -> None:
+    """Refuse deep nesting and too many values by byte operations, before json.loads could exhaust stack or memory."""
+    if data.count(b"[") + data.count(b"{") <= MAX_DEPTH and data.count(b",") <= MAX_VALUES:
         return
-    depth, inside, escaped = 0, False, False
-    for byte in data:
-        if inside:
-            if escaped:
-                escaped = False
-            elif byte == 0x5C:
-                escaped = True
-            elif byte == 0x22:
-                inside = False
-        elif byte == 0x22:
-            inside = True
-        elif byte in (0x5B, 0x7B):
-            depth += 1
-            if depth > MAX_DEPTH:
-                raise WireError("JSON nests deeper than %d" % MAX_DEPTH)
-        elif byte in (0x5D, 0x7D):
-            depth -= 1
+    plain = data.replace(b"\\\\", b"").replace(b'\\"', b"") if b"\\" in data else data
+    brackets, values, at, inside = [], 0, 0, False
+    while at < len(plain):  # in slices, because a hostile text of quotes alone would make a huge list of pieces
+        piece = (b'"' if inside else b"") + plain[at : at + _SLICE]
+        inside = piece.count(b'"') % 2 == 1
+        outside = _STRING.sub(b"", piece)
+        values += outside.count(b",") + outside.count(b"[") + outside.count(b"{")
+        if values > MAX_VALUES:
+            raise WireError("JSON holds more than %d values" % MAX_VALUES)
+        brackets.append(outside.translate(_SQUARE, _NO_BRACKET))
+        at += _SLICE
+    nest = b"".join(brackets)
+    for _ in range(MAX_DEPTH):  # each round takes away the innermost level
+        if not nest:
+            return
+        nest = nest.replace(b"[]", b"")
+    if nest:
+        raise WireError("JSON nests deeper than %d" % MAX_DEPTH)
 
 
 def _small_int(text: str) -> int:
@@ -194,7 +201,7 @@ def loads(data: bytes) -> Any:
     Lone surrogates are replaced by U+FFFD, so that the result can always be encoded as UTF-8.
     """
     try:
-        _check_depth(data)
+        _check_shape(data)
         text = data.decode("utf-8")
         value = json.loads(
             text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates, parse_int=_small_int, parse_float=_finite
@@ -273,15 +280,18 @@ class Decoder:
 
     @property
     def pending(self) -> int:
-        """Bytes of a frame that has begun and not ended; 0 between frames."""
+        """Bytes held: of a frame that has begun and not ended, and of frames that ``most`` left uncut."""
         return len(self._buffer)
 
-    def feed(self, data: bytes) -> List[Tuple[Dict[str, Any], bytes]]:
-        """Take bytes, return the complete frames as (header, payload). Raises WireError; the decoder is then dead."""
+    def feed(self, data: bytes, most: int = 0) -> List[Tuple[Dict[str, Any], bytes]]:
+        """Take bytes, return the complete frames as (header, payload). Raises WireError; the decoder is then dead.
+
+        With *most* at most so many frames are cut; ``feed(b"", most)`` goes on from there.
+        """
         self._buffer += data
         frames, at, size = [], 0, len(self._buffer)
         view = self._buffer
-        while size - at >= PREFIX.size:
+        while size - at >= PREFIX.size and (not most or len(frames) < most):
             magic, version, zero, head_size, payload_size = PREFIX.unpack_from(view, at)
             if magic != MAGIC or version != VERSION or zero:
                 raise WireError("bytes on the channel that are no frame: %r" % bytes(view[at : at + 16]))
