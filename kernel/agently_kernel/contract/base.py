@@ -5,8 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 from pydantic import BaseModel, ConfigDict
 
@@ -37,16 +36,35 @@ def sha256_digest(data: bytes) -> str:
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
+class FrozenMapping(dict[str, JSONValue]):
+    """A read-only mapping with text keys; a dict by type, so that every serializer and copier takes it as one."""
+
+    def _refuse(self, *_: object, **__: object) -> NoReturn:
+        raise TypeError("this mapping is read-only; build a new value instead")
+
+    __setitem__ = __delitem__ = __ior__ = _refuse
+    clear = pop = popitem = setdefault = update = _refuse
+
+    def __copy__(self) -> FrozenMapping:
+        return self
+
+    def __deepcopy__(self, memo: object) -> FrozenMapping:
+        return self
+
+    def __reduce__(self) -> tuple[type[FrozenMapping], tuple[dict[str, JSONValue]]]:
+        return FrozenMapping, (dict(self),)
+
+
 def freeze_mapping(value: Mapping[str, JSONValue]) -> Mapping[str, JSONValue]:
     """Return a read-only copy of a JSON mapping; nested lists and dicts become tuples and read-only mappings.
 
-    Raises ValueError when the mapping is not plain JSON.
+    Raises ValueError when the mapping is not plain JSON (also for keys that are not text).
     """
     canonical_json(thaw(value))
 
     def deep(item: JSONValue) -> JSONValue:
         if isinstance(item, Mapping):
-            return MappingProxyType({str(k): deep(v) for k, v in item.items()})
+            return FrozenMapping({k: deep(v) for k, v in item.items()})
         if isinstance(item, list | tuple):
             return tuple(deep(v) for v in item)
         return item
@@ -56,9 +74,15 @@ def freeze_mapping(value: Mapping[str, JSONValue]) -> Mapping[str, JSONValue]:
 
 
 def thaw(value: JSONValue) -> JSONValue:
-    """Return a plain dict/list copy of a frozen JSON value (the inverse of :func:`freeze_mapping`)."""
+    """Return a plain dict/list copy of a frozen JSON value (the inverse of :func:`freeze_mapping`).
+
+    Raises ValueError for a mapping with a key that is not text: JSON would silently rename it.
+    """
     if isinstance(value, Mapping):
-        return {str(k): thaw(v) for k, v in value.items()}
+        for key in value:
+            if not isinstance(key, str):
+                raise ValueError(f"not a plain JSON value: the key {key!r} is not text")
+        return {k: thaw(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [thaw(v) for v in value]
     return value

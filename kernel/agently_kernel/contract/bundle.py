@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from enum import Enum
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
@@ -20,6 +20,7 @@ from agently_kernel.contract.paths import (
     normalise_relative_path,
     refuse_collisions,
 )
+from agently_kernel.contract.workspace import parse_workspace_uri
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_BUNDLE_BYTES = 64 * 1024 * 1024
@@ -29,8 +30,11 @@ MAX_ARG_BYTES = 8192
 MAX_ENV = 128
 
 _TOOL = re.compile(r"[a-z0-9][a-z0-9._+-]{0,63}\Z")
+_TOOL_ALIASES = {
+    "py": "python", "python3": "python", "nodejs": "node", "cpp": "c++", "cxx": "c++", "g++": "c++", "golang": "go",
+    "sh": "bash", "shell": "bash",
+}
 _VERSION = re.compile(r"\d{1,9}(?:\.\d{1,9}){0,5}\Z")
-_DIGEST = re.compile(r"sha256:[0-9a-f]{64}\Z")
 
 
 class ExecutionForm(str, Enum):
@@ -42,8 +46,8 @@ class ExecutionForm(str, Enum):
 
 def normalise_tool_id(tool: str) -> str:
     """Return a canonical tool id (``python``, ``node``, ``go``, ``c++``, ``bash`` …). Raises ValueError."""
-    aliases = {"py": "python", "python3": "python", "nodejs": "node", "cpp": "c++", "cxx": "c++", "g++": "c++", "golang": "go"}
-    name = aliases.get(tool.strip().casefold(), tool.strip().casefold())
+    name = tool.strip().casefold()
+    name = _TOOL_ALIASES.get(name, name)
     if not _TOOL.match(name):
         raise ValueError(f"tool id {tool!r} must match [a-z0-9][a-z0-9._+-]*, at most 64 characters")
     return name
@@ -103,8 +107,10 @@ def _arguments(value: tuple[str, ...], *, what: str, empty: bool) -> tuple[str, 
 class CodeExecutionStep(Frozen):
     """One argv of the plan; never a shell string.
 
-    ``cwd`` is one of source, build, output, scratch. ``env`` values may be ``workspace://{source,build,output}/…``; the
-    sandbox translates them to its own paths. ``network`` asks for network in this step only (subject to a gate).
+    ``cwd`` is one of source, build, output, scratch. Entries of ``argv`` and values of ``env`` may be
+    ``workspace://{source,input,build,output}/…`` (``source`` is the bundle's own folder); the sandbox translates them
+    with ``contract.workspace.resolve_workspace_uri``. ``network`` asks for network in this step
+    only (subject to a gate).
     """
 
     argv: tuple[str, ...]
@@ -116,9 +122,11 @@ class CodeExecutionStep(Frozen):
     @field_validator("argv")
     @classmethod
     def _argv(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        if not value:
+        if not value or not value[0]:
             raise ValueError("a step needs at least the program in argv")
-        return _arguments(value, what="step argv", empty=False)
+        for item in value:
+            parse_workspace_uri(item)
+        return _arguments(value, what="step argv", empty=True)
 
     @field_validator("env")
     @classmethod
@@ -128,6 +136,7 @@ class CodeExecutionStep(Frozen):
         for key, item in value.items():
             if not key or "=" in key or "\0" in key or "\0" in item:
                 raise ValueError(f"step env entry {key!r} is not a valid environment variable")
+            parse_workspace_uri(item)
         return freeze_mapping(value)
 
 
@@ -267,55 +276,82 @@ class CodeExecutionBundle(Frozen):
         provenance: Mapping[str, JSONValue] | None = None,
     ) -> CodeExecutionBundle:
         """Check all limits, compute digest and id, and return the bundle. Raises ValueError naming the field."""
-        if not 1 <= len(files) <= MAX_BUNDLE_FILES:
-            raise ValueError(f"a bundle has 1 to {MAX_BUNDLE_FILES} files, not {len(files)}")
-        total = sum(len(file.content) for file in files)
+        fields: dict[str, Any] = {
+            "language": normalise_tool_id(language),
+            "files": tuple(files),
+            "entrypoint": normalise_relative_path(entrypoint, what="entrypoint"),
+            "build_steps": tuple(build_steps),
+            "run_step": run_step,
+            "stdin": stdin,
+            "expected_outputs": normalise_expected_outputs(tuple(expected_outputs)),
+            "toolchains": tuple(toolchains),
+            "form": form,
+            "options": freeze_mapping(options or {}),
+            "provenance": freeze_mapping(provenance or {}),
+        }
+        digest = _bundle_digest(fields)
+        return cls(bundle_id=_bundle_id(digest), bundle_digest=digest, **fields)
+
+    @model_validator(mode="after")
+    def _whole(self) -> CodeExecutionBundle:
+        self.verify()
+        return self
+
+    def verify(self) -> None:
+        """Check limits, paths, digest and id again. Raises ValueError naming what does not hold.
+
+        Building a bundle does this already; it is here for code that acts on a bundle it did not build.
+        """
+        if not 1 <= len(self.files) <= MAX_BUNDLE_FILES:
+            raise ValueError(f"a bundle has 1 to {MAX_BUNDLE_FILES} files, not {len(self.files)}")
+        total = sum(len(file.content) for file in self.files)
         if total > MAX_BUNDLE_BYTES:
             raise ValueError(f"the bundle's files have {total} bytes together; the limit is {MAX_BUNDLE_BYTES}")
-        refuse_collisions((file.path for file in files), what="bundle file")
-        entry = normalise_relative_path(entrypoint, what="entrypoint")
-        if entry not in {file.path for file in files}:
-            raise ValueError(f"entrypoint {entry!r} is not one of the bundle's files")
-        if form is ExecutionForm.ONE_SHOT and run_step is None:
+        for file in self.files:
+            if normalise_relative_path(file.path, what="bundle file") != file.path:
+                raise ValueError(f"bundle file {file.path!r} is not in its accepted spelling")
+            if len(file.content) > MAX_FILE_BYTES:
+                raise ValueError(f"bundle file {file.path!r} has more than {MAX_FILE_BYTES} bytes")
+        refuse_collisions((file.path for file in self.files), what="bundle file")
+        if self.entrypoint not in {file.path for file in self.files}:
+            raise ValueError(f"entrypoint {self.entrypoint!r} is not one of the bundle's files")
+        if self.form is ExecutionForm.ONE_SHOT and self.run_step is None:
             raise ValueError("a one-shot bundle needs a run step")
-        outputs = normalise_expected_outputs(expected_outputs)
-        frozen_options, frozen_provenance = freeze_mapping(options or {}), freeze_mapping(provenance or {})
+        if normalise_expected_outputs(self.expected_outputs) != self.expected_outputs:
+            raise ValueError("the bundle's declared outputs are not in their accepted spelling")
+        digest = _bundle_digest({name: getattr(self, name) for name in _DIGESTED})
+        if self.bundle_digest != digest or self.bundle_id != _bundle_id(digest):
+            raise ValueError(f"bundle {self.bundle_id!r} does not have the digest of its content")
 
-        def step(plan: CodeExecutionStep) -> JSONValue:
-            return {"argv": list(plan.argv), "role": plan.role, "cwd": plan.cwd, "env": thaw(plan.env), "network": plan.network}
 
-        digest = sha256_digest(
-            canonical_json(
-                {
-                    "version": 1,
-                    "language": language,
-                    "files": [
-                        {"path": f.path, "role": f.role, "sha256": f.sha256, "bytes": len(f.content)} for f in files
-                    ],
-                    "entrypoint": entry,
-                    "build_steps": [step(s) for s in build_steps],
-                    "run_step": step(run_step) if run_step else None,
-                    "stdin": sha256_digest(stdin) if stdin is not None else None,
-                    "expected_outputs": list(outputs),
-                    "toolchains": [t.model_dump() for t in toolchains],
-                    "form": form.value,
-                    "options": thaw(frozen_options),
-                    "provenance": thaw(frozen_provenance),
-                }
-            )
-        )
-        return cls(
-            bundle_id="bundle-" + digest.removeprefix("sha256:")[:24],
-            bundle_digest=digest,
-            language=language,
-            files=files,
-            entrypoint=entry,
-            build_steps=build_steps,
-            run_step=run_step,
-            stdin=stdin,
-            expected_outputs=outputs,
-            toolchains=toolchains,
-            form=form,
-            options=frozen_options,
-            provenance=frozen_provenance,
-        )
+_DIGESTED = tuple(name for name in CodeExecutionBundle.model_fields if name not in ("bundle_id", "bundle_digest"))
+
+
+def _bundle_id(digest: str) -> str:
+    return "bundle-" + digest.removeprefix("sha256:")[:24]
+
+
+def _step_json(plan: CodeExecutionStep) -> JSONValue:
+    return {"argv": list(plan.argv), "role": plan.role, "cwd": plan.cwd, "env": thaw(plan.env), "network": plan.network}
+
+
+def _bundle_digest(fields: Mapping[str, Any]) -> str:
+    """Return the digest of everything that can change what runs; contents and standard input go in by their digests."""
+    run_step, stdin = fields["run_step"], fields["stdin"]
+    plain = {
+        "version": 1,
+        "language": fields["language"],
+        "files": [
+            {"path": f.path, "role": f.role, "sha256": f.sha256, "bytes": len(f.content)} for f in fields["files"]
+        ],
+        "entrypoint": fields["entrypoint"],
+        "build_steps": [_step_json(step) for step in fields["build_steps"]],
+        "run_step": _step_json(run_step) if run_step is not None else None,
+        "stdin": sha256_digest(stdin) if stdin is not None else None,
+        "expected_outputs": list(fields["expected_outputs"]),
+        "toolchains": [tool.model_dump() for tool in fields["toolchains"]],
+        "form": fields["form"].value,
+        "options": thaw(fields["options"]),
+        "provenance": thaw(fields["provenance"]),
+    }
+    return sha256_digest(canonical_json(plain))

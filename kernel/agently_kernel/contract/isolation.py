@@ -38,9 +38,10 @@ class SafetyClass(str, Enum):
 class Evidence(Frozen):
     """One observation: what was tried or read, from where, and what came of it.
 
-    ``subject`` is an IsolationAxis value, ``network`` or ``limits.<name>``. ``value`` is True when the restriction held,
-    False when it did not, None when it could not be observed. ``source`` is ``outside`` (the host kernel's view of the
-    session process) or ``inside`` (an attempt made by our runner before any user code, with the host's nonce echoed).
+    ``subject`` is an IsolationAxis value, ``network`` or ``limits.<name>``. ``value`` is True when the restriction
+    held, False when it did not, None when it could not be observed. ``source`` is ``outside`` (the host kernel's view
+    of the session process) or ``inside`` (an attempt made by our runner before any user code, with the host's nonce
+    echoed).
     ``observed_at`` is seconds since the epoch.
     """
 
@@ -148,7 +149,7 @@ class CodeExecutionProviderCapability(Frozen):
 
 
 class SandboxFacts(Frozen):
-    """The facts of one live sandbox, shown beside every result. ``limits`` and ``isolation`` are of this very sandbox."""
+    """The facts of one live sandbox, shown beside every result; ``limits`` and ``isolation`` are those of this one."""
 
     provider_id: str
     safety_class: SafetyClass

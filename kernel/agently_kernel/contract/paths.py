@@ -58,7 +58,7 @@ def normalise_output_path(path: str) -> str:
     text = normalise_relative_path(path, what="declared output")
     parts = text.split("/")
     if parts[0] != OUTPUT_ROOT or len(parts) < 2:
-        raise ValueError(f"declared output {path!r} must lie under {OUTPUT_ROOT}/, for example {OUTPUT_ROOT}/result.csv")
+        raise ValueError(f"declared output {path!r} must lie under {OUTPUT_ROOT}/, such as {OUTPUT_ROOT}/result.csv")
     if parts[1].casefold() == RESERVED_ROOT:
         raise ValueError(f"declared output {path!r} lies in the reserved folder {RESERVED_ROOT}")
     return text

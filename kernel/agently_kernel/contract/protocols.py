@@ -44,8 +44,8 @@ class Sandbox(Protocol):
     """An isolated place that a provider opened. Everything above (guest session, steps, bounds, time) is shared code.
 
     ``spawn`` is called once, with the guest's first program. ``open_directory`` gives the host a directory descriptor
-    into an area of the sandbox that outlives its processes, or None where there is no such thing (remote, Docker Desktop;
-    the files then come over the guest protocol).
+    into an area of the sandbox that outlives its processes, or None where there is no such thing (remote, Docker
+    Desktop; the files then come over the guest protocol).
     """
 
     provider_id: str
@@ -84,6 +84,14 @@ class OutputSource(Protocol):
 
     def fetch_file(self, area: Literal["build", "output"], path: str, max_bytes: int) -> AsyncIterator[bytes]:
         """Stream one regular file over the guest protocol. Raises SandboxError with a RefusedOutput reason as code."""
+
+
+@runtime_checkable
+class ListingOutputSource(OutputSource, Protocol):
+    """An output source that can also say what is there; needed only where ``open_directory`` gives None."""
+
+    async def list_files(self, area: Literal["build", "output"], max_files: int) -> Sequence[tuple[str, int]]:
+        """Return at most *max_files* regular files as (path relative to the area, size in bytes); both untrusted."""
 
 
 class CodeExecutionResource(Protocol):

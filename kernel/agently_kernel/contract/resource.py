@@ -59,8 +59,9 @@ class ProviderCandidate(Frozen):
 class ExecutionResourcePolicy(Frozen):
     """What the host allows for one requirement. A guest or a notebook can only ask for less than this.
 
-    ``isolation`` is selection policy, not evidence. ``unsafe_fallback`` admits ``trusted_local`` and needs ``preferred``
-    or ``none``; ``trusted_local_authorized`` is the explicit host authorisation that the reference demands with it.
+    ``isolation`` is selection policy, not evidence. ``unsafe_fallback`` admits ``trusted_local`` and needs
+    ``preferred`` or ``none``; ``trusted_local_authorized`` is the explicit host authorisation that the reference
+    demands with it.
     ``approval_mode``: ``always`` asks before ensure, ``auto`` asks only where a gate applies, ``never`` denies gates.
     ``timeout_seconds`` is wall-clock for the whole execution; None means no limit (a session cell).
     """
@@ -82,7 +83,7 @@ class ExecutionResourcePolicy(Frozen):
     @model_validator(mode="after")
     def _fallback(self) -> ExecutionResourcePolicy:
         if self.unsafe_fallback and self.isolation == "required":
-            raise ValueError("unsafe_fallback=True needs isolation='preferred' or 'none'; 'required' never runs unsafely")
+            raise ValueError("unsafe_fallback=True needs isolation='preferred' or 'none'; 'required' forbids it")
         return self
 
 
@@ -159,7 +160,7 @@ class ExecutionResourceProbe(Frozen):
 
 
 class ProviderSelection(Frozen):
-    """Which candidate was taken and why the others were not. ``preference_fallback``: preferred isolation was not met."""
+    """Which candidate was taken, and why others were not. ``preference_fallback``: preferred isolation was not met."""
 
     index: int | None = None
     provider_id: str | None = None

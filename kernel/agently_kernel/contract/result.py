@@ -28,8 +28,8 @@ class ExecutionStatus(str, Enum):
 class DeathCause(Frozen):
     """Why an interpreter or sandbox ended, as far as the host could observe it.
 
-    ``what`` says which of the two ended: after ``interpreter`` the sandbox and its files live on, after ``sandbox`` only
-    collected outputs do. ``signal`` is a name such as SIGSEGV. ``limit`` names the limit that was reached.
+    ``what`` says which of the two ended: after ``interpreter`` the sandbox and its files live on, after ``sandbox``
+    only collected outputs do. ``signal`` is a name such as SIGSEGV. ``limit`` names the limit that was reached.
     """
 
     what: Literal["interpreter", "sandbox"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Literal
 
 from pydantic import Field, field_validator
@@ -22,6 +23,35 @@ SANDBOX_PATHS: dict[str, str] = {
 }
 """Where each root appears inside every sandbox. The guest's working directory is ``build``; ``build/output`` is a
 symlink to ``output`` so that code can write ``output/x.csv`` from where it stands."""
+
+WORKSPACE_URI = "workspace://"
+
+
+def parse_workspace_uri(text: str) -> tuple[str, str] | None:
+    """Split ``workspace://root/relative/path`` into root and path (may be empty); None for any other text.
+
+    Raises ValueError for an unknown root or a path that could leave it.
+    """
+    if not text.startswith(WORKSPACE_URI):
+        return None
+    root, _, path = text[len(WORKSPACE_URI) :].partition("/")
+    if root not in SANDBOX_PATHS:
+        raise ValueError(f"{text!r} names no root of a workspace; the roots are {', '.join(SANDBOX_PATHS)}")
+    return root, normalise_relative_path(path, what="workspace path") if path else ""
+
+
+def resolve_workspace_uri(text: str, roots: Mapping[str, str]) -> str:
+    """Return an argv entry or env value with a leading ``workspace://`` translated; other text comes back as it is.
+
+    ``roots`` maps root names to paths where the step runs, usually ``{**SANDBOX_PATHS, "source":
+    manifest.source_dir}``, for ``source`` means the bundle's own folder. Raises ValueError as
+    :func:`parse_workspace_uri` does.
+    """
+    parsed = parse_workspace_uri(text)
+    if parsed is None:
+        return text
+    root, path = parsed
+    return f"{roots[root]}/{path}" if path else roots[root]
 
 
 class GrantedInput(Frozen):
@@ -46,7 +76,7 @@ class WorkspaceRoot(Frozen):
     """One area of the workspace as a sandbox sees it.
 
     ``host_path`` is None for areas that exist only as size-limited tmpfs of the sandbox (``backing='tmpfs'``); with
-    ``backing='host'`` a provider binds exactly this path at ``sandbox_path``, read-only unless ``access`` says otherwise.
+    ``backing='host'`` a provider binds exactly this path at ``sandbox_path``, read-only unless ``access`` says so.
     """
 
     name: RootName
