@@ -1,0 +1,239 @@
+"""Speed by ratio against the ordinary Python kernel, in one run on one machine.
+
+``python tests/bench/run.py [--quick] [--json FILE] [--only NAME]`` prints a table; the exit status is always 0, because a shared machine is
+noisy: read the ratios. Samples of the two kernels are taken in turn (A B A B …) and compared pair by pair, so that a drift of the
+machine's speed hits both.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import psutil
+from jupyter_client import BlockingKernelClient, KernelManager
+
+STOCK, OURS = "python3", "agently"
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One row: medians of both sides in ``unit``, their ratio (or difference), the bar, and whether it was met."""
+
+    name: str
+    unit: str
+    ours: float
+    reference: float
+    value: float
+    bar: float
+    met: bool
+
+
+class Kernel:
+    """A running kernel and a client that measures it."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = tempfile.mkdtemp(prefix="bench-")
+        self.manager = KernelManager(kernel_name=name)
+        started = time.perf_counter()
+        self.manager.start_kernel(cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        self.client: BlockingKernelClient = self.manager.blocking_client()
+        self.client.start_channels()
+        # A bare handshake instead of wait_for_ready, whose polling intervals would hide the differences measured here.
+        while True:
+            request = self.client.kernel_info()
+            try:
+                while self.client.get_shell_msg(timeout=0.2)["parent_header"].get("msg_id") != request:
+                    pass
+                break
+            except Exception:
+                if time.perf_counter() - started > 60:
+                    raise
+        self.execute("0")
+        self.start_seconds = time.perf_counter() - started
+
+    def execute(self, code: str, timeout: float = 120) -> tuple[float, int]:
+        """Run *code*; return (seconds from sending to reply and idle, number of iopub messages)."""
+        started = time.perf_counter()
+        message = self.client.execute(code, store_history=False)
+        count, idle = 0, False
+        while not idle:
+            received = self.client.get_iopub_msg(timeout=timeout)
+            if received["parent_header"].get("msg_id") != message:
+                continue
+            count += 1
+            idle = received["msg_type"] == "status" and received["content"]["execution_state"] == "idle"
+        while True:
+            reply = self.client.get_shell_msg(timeout=timeout)
+            if reply["parent_header"].get("msg_id") == message:
+                if reply["content"]["status"] != "ok":
+                    raise RuntimeError(f"{code[:60]!r} failed: {reply['content']}")
+                return time.perf_counter() - started, count
+
+    def complete(self, code: str) -> float:
+        """Return the seconds a completion of *code* takes."""
+        started = time.perf_counter()
+        message = self.client.complete(code)
+        while self.client.get_shell_msg(timeout=60)["parent_header"].get("msg_id") != message:
+            pass
+        return time.perf_counter() - started
+
+    def rss(self, *, tree: bool = True) -> float:
+        """Return resident MB of the kernel process, with all that descends from it when *tree*."""
+        process = psutil.Process(self.manager.provisioner.pid)  # type: ignore[attr-defined]
+        processes = [process, *(process.children(recursive=True) if tree else ())]
+        return sum(p.memory_info().rss for p in processes) / 1e6
+
+    def close(self) -> None:
+        """Shut the kernel down and remove its folder."""
+        self.client.stop_channels()
+        self.manager.shutdown_kernel(now=False)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+@contextmanager
+def both() -> Iterator[tuple[Kernel, Kernel]]:
+    """Yield (ours, stock), both started and warm."""
+    kernels = (Kernel(OURS), Kernel(STOCK))
+    try:
+        yield kernels
+    finally:
+        for kernel in kernels:
+            kernel.close()
+
+
+def compared(name: str, unit: str, bar: float, pairs: list[tuple[float, float]]) -> Figure:
+    """Fold (ours, reference) pairs into a figure whose value is the median of the pairwise ratios."""
+    ratio = statistics.median(a / b for a, b in pairs)
+    ours, reference = (statistics.median(p[i] for p in pairs) for i in (0, 1))
+    return Figure(name, unit, ours, reference, ratio, bar, ratio <= bar)
+
+
+def round_trip(count: int) -> Figure:
+    """The cell ``1+1``, from sending to reply and idle."""
+    with both() as (ours, stock):
+        for kernel in (ours, stock):
+            for _ in range(10):
+                kernel.execute("1+1")
+        pairs = [(ours.execute("1+1")[0] * 1e3, stock.execute("1+1")[0] * 1e3) for _ in range(count)]
+    return compared("round trip of 1+1", "ms", 1.0, pairs)
+
+
+def start(count: int) -> Figure:
+    """From starting the process to the answer of its first cell."""
+    pairs = []
+    for _ in range(count):
+        seconds = []
+        for name in (OURS, STOCK):
+            kernel = Kernel(name)
+            seconds.append(kernel.start_seconds)
+            kernel.close()
+        pairs.append((seconds[0], seconds[1]))
+    return compared("start to first result", "s", 1.15, pairs)
+
+
+def lines(count: int) -> Figure:
+    """A hundred thousand printed lines."""
+    code = "for i in range(100_000): print('line', i)"
+    with both() as (ours, stock):
+        pairs = [(ours.execute(code)[0], stock.execute(code)[0]) for _ in range(count)]
+    return compared("1e5 printed lines", "s", 0.5, pairs)
+
+
+def bulk(count: int) -> list[Figure]:
+    """Fifty megabytes from one cell, and how much the kernel process itself grows by it."""
+    code = "print('x' * 50_000_000)"
+    with both() as (ours, stock):
+        before = ours.rss(tree=False)
+        pairs = [(ours.execute(code)[0], stock.execute(code)[0]) for _ in range(count)]
+        growth = ours.rss(tree=False) - before
+    return [
+        compared("50 MB from one cell", "s", 1.0, pairs),
+        Figure("kernel's growth over it", "MB", growth, 0.0, growth, 20.0, growth <= 20.0),
+    ]
+
+
+def completion(count: int) -> Figure:
+    """Completing ``os.pa``."""
+    with both() as (ours, stock):
+        for kernel in (ours, stock):
+            kernel.execute("import os")
+            for _ in range(3):
+                kernel.complete("os.pa")
+        pairs = [(ours.complete("os.pa") * 1e3, stock.complete("os.pa") * 1e3) for _ in range(count)]
+    return compared("completion", "ms", 1.2, pairs)
+
+
+def idle_memory(_: int) -> Figure:
+    """Resident memory of an idle session (the kernel and all below it) beyond the ordinary kernel's."""
+    with both() as (ours, stock):
+        time.sleep(3)
+        a, b = ours.rss(), stock.rss()
+    return Figure("idle session beyond stock", "MB", a, b, a - b, 40.0, a - b <= 40.0)
+
+
+def one_shot(count: int) -> Figure:
+    """A fresh sandbox for one program, against bare ``bwrap python3 -c``."""
+    bare = ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--proc", "/proc", "--dev", "/dev", sys.executable, "-c", "print(1)"]
+    kernel = Kernel(OURS)
+    cell = "%%agently_exec --language python\nprint(1)"
+    try:
+        kernel.execute(cell)
+        pairs = []
+        for _ in range(count):
+            started = time.perf_counter()
+            subprocess.run(bare, check=True, stdout=subprocess.DEVNULL)
+            reference = time.perf_counter() - started
+            pairs.append((kernel.execute(cell)[0] * 1e3, reference * 1e3))
+    finally:
+        kernel.close()
+    return compared("one-shot fresh sandbox", "ms", 1.5, pairs)
+
+
+MEASURES: dict[str, tuple[Callable[[int], Figure | list[Figure]], int, int]] = {
+    "round_trip": (round_trip, 200, 10),
+    "start": (start, 7, 1),
+    "lines": (lines, 5, 1),
+    "bulk": (bulk, 5, 1),
+    "completion": (completion, 50, 5),
+    "idle": (idle_memory, 1, 1),
+    "one_shot": (one_shot, 15, 2),
+}
+
+
+def main() -> None:
+    """Measure, print the table, write the JSON."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="few samples: shows that everything can be measured")
+    parser.add_argument("--json", type=Path, help="write the figures to this file")
+    parser.add_argument("--only", action="append", choices=sorted(MEASURES), help="measure only this; may repeat")
+    options = parser.parse_args()
+    figures: list[Figure] = []
+    print(f"{'figure':28} {'ours':>10} {'reference':>10}      {'value':>7} {'bar':>6}")
+    for name, (measure, samples, few) in MEASURES.items():
+        if options.only and name not in options.only:
+            continue
+        found = measure(few if options.quick else samples)
+        for figure in found if isinstance(found, list) else [found]:
+            figures.append(figure)
+            print(
+                f"{figure.name:28} {figure.ours:10.3f} {figure.reference:10.3f} {figure.unit:4} "
+                f"{figure.value:7.2f} {figure.bar:6.2f}  {'met' if figure.met else 'MISSED'}",
+                flush=True,
+            )
+    if options.json:
+        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+
+
+if __name__ == "__main__":
+    main()
