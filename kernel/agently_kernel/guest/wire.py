@@ -135,13 +135,15 @@ FROM_INTERPRETER = {
     "input": Message({"cell": Field(str, True, 256), "prompt": Field(str, True, 65536), "password": Field(bool)}),
     "comm": _COMM,
 }
+# interpreter -> init only, never relayed: the interpreter can take requests; init tells the host with `interpreter`.
+READY = Message({"mode": Field(str, True, 16, ("ipython", "plain")), "info": Field(dict)})
 TO_GUEST = {**TO_INIT, **TO_INTERPRETER}
 FROM_GUEST = {**FROM_INIT, **FROM_INTERPRETER}
 
 
 def encode(header: Dict[str, Any], payload: bytes = b"") -> bytes:
     """Return one frame. Raises WireError when header or payload is larger than any receiver takes."""
-    head = json.dumps(header, separators=(",", ":"), allow_nan=False).encode("ascii")
+    head = _dumps(header).encode("ascii")
     if len(head) > MAX_HEADER or len(payload) > MAX_PAYLOAD:
         raise WireError("a frame of %d+%d bytes is larger than the protocol allows" % (len(head), len(payload)))
     return PREFIX.pack(MAGIC, VERSION, 0, len(head), len(payload)) + head + payload
@@ -195,6 +197,13 @@ def _finite(text: str) -> float:
     return value
 
 
+# Bound once: making an encoder for each frame costs more than the frame, and user code may replace json's functions.
+_dumps = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
+_loads = json.JSONDecoder(
+    parse_constant=_no_constant, object_pairs_hook=_no_duplicates, parse_int=_small_int, parse_float=_finite
+).decode
+
+
 def loads(data: bytes) -> Any:
     """Decode hostile JSON. Raises WireError for anything but plain, shallow, finite JSON without repeated keys.
 
@@ -203,9 +212,7 @@ def loads(data: bytes) -> Any:
     try:
         _check_shape(data)
         text = data.decode("utf-8")
-        value = json.loads(
-            text, parse_constant=_no_constant, object_pairs_hook=_no_duplicates, parse_int=_small_int, parse_float=_finite
-        )
+        value = _loads(text)
     except (ValueError, RecursionError) as error:
         raise WireError("not JSON: %s" % str(error)[:200])
     return scrub(value) if "\\u" in text else value
