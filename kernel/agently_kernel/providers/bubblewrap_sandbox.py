@@ -1,0 +1,473 @@
+"""One open bubblewrap sandbox: start, observation, limits, death, and an end that leaves nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import platform
+import pwd
+import select
+import signal
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from agently_kernel.contract.errors import SandboxCleanupError, SandboxError, SandboxLaunchError
+from agently_kernel.contract.isolation import Evidence, LimitFact, ResourceLimits
+from agently_kernel.contract.result import DeathCause
+from agently_kernel.contract.workspace import SANDBOX_PATHS
+from agently_kernel.providers.bubblewrap_args import (
+    BWRAP_ENVIRONMENT,
+    SHM,
+    TMP,
+    BubblewrapLayout,
+    bwrap_options,
+    encode_options,
+    privilege_drop,
+)
+from agently_kernel.providers.bubblewrap_binary import BwrapBinary, explain_failure
+from agently_kernel.sandbox.cgroups import SandboxCgroup
+from agently_kernel.sandbox.host_facts import observe_process, parse_mountinfo
+from agently_kernel.sandbox.limits import read_rlimits, rlimit_facts
+from agently_kernel.sandbox.process import PipedProcess, spawn_process
+from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits
+
+START_DEADLINE = 15.0
+CLOSE_DEADLINE = 2.0
+UID_RANGE = range(60000, 61000)
+_AREAS = {"build": SANDBOX_PATHS["build"], "output": SANDBOX_PATHS["output"], "tmp": TMP, "shm": SHM}
+
+# Enters the control groups before bwrap makes its namespaces, so that the group is the root of what is seen inside; and
+# offers the sandbox first when the whole machine runs out of memory. Replaced by bwrap at once.
+_ENTER = (
+    'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; '
+    'echo 500 > /proc/self/oom_score_adj; exec "$@"'
+)
+
+
+class UidLease:
+    """An unprivileged uid that no other sandbox of this machine uses, held until :meth:`release`.
+
+    The lock is an abstract socket: the kernel drops it with its owner, so nothing can be left behind.
+    """
+
+    def __init__(self, uid: int, holder: socket.socket | None) -> None:
+        self.uid = uid
+        self._holder = holder
+
+    @classmethod
+    def take(cls, candidates: Sequence[int] = UID_RANGE) -> UidLease:
+        """Return a lease on the first free uid. Raises SandboxLaunchError when all are taken."""
+        offset = os.getpid() % len(candidates)
+        for uid in [*candidates[offset:], *candidates[:offset]]:
+            with contextlib.suppress(KeyError):
+                pwd.getpwuid(uid)
+                continue  # somebody's account
+            holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                holder.bind(f"\0agently-kernel-uid-{uid}")
+            except OSError:
+                holder.close()
+                continue
+            return cls(uid, holder)
+        raise SandboxLaunchError(
+            f"All {len(candidates)} user ids for sandboxes ({candidates[0]} to {candidates[-1]}) are in use. "
+            "Close some sandboxed kernels.",
+        )
+
+    def release(self) -> None:
+        """Give the uid back. Idempotent."""
+        if self._holder is not None:
+            self._holder.close()
+            self._holder = None
+
+
+class _GuestPid:
+    """The first process of the sandbox, held by a process descriptor so that its number cannot come to mean another."""
+
+    def __init__(self, pid: int, parent: int) -> None:
+        """Raises ProcessLookupError when the process is already gone."""
+        self.pid = pid
+        self._descriptor = os.pidfd_open(pid)
+        try:
+            stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
+            if int(stat.rpartition(")")[2].split()[1]) != parent:
+                raise ProcessLookupError(f"process {pid} is not the sandbox's")
+        except BaseException as error:
+            self.close()
+            if isinstance(error, FileNotFoundError):
+                raise ProcessLookupError(f"process {pid} is gone") from error
+            raise
+
+    def kill(self) -> None:
+        with contextlib.suppress(ProcessLookupError, OSError):
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
+
+    def gone(self, timeout: float = 0.0) -> bool:
+        """True when the process has ended, and with it every process of its pid namespace: the kernel ends a
+        namespace's first process only after it has reaped all others."""
+        if self._descriptor < 0:
+            return True
+        poller = select.poll()
+        poller.register(self._descriptor, select.POLLIN)
+        return bool(poller.poll(timeout * 1000))
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class BubblewrapProcess:
+    """The SandboxProcess: bwrap's own process, whose pipes are the guest's, and the guest behind it."""
+
+    def __init__(self, outer: PipedProcess, guest: _GuestPid) -> None:
+        self._outer = outer
+        self.guest = guest
+        self.stdin, self.stdout, self.stderr = outer.stdin, outer.stdout, outer.stderr
+
+    @property
+    def returncode(self) -> int | None:
+        """Exit code (128 + signal number when the guest was killed), negative signal, or None while it lives."""
+        return self._outer.returncode
+
+    @property
+    def pid(self) -> int:
+        """The guest's first process, as the host numbers it."""
+        return self.guest.pid
+
+    async def wait(self) -> int:
+        """Return the exit code once the process has ended."""
+        return await self._outer.wait()
+
+    def kill(self) -> None:
+        """Kill the whole sandbox. Harmless when it is gone."""
+        self.guest.kill()
+        self._outer.kill()
+
+    def close(self) -> None:
+        """Kill and close the pipes; the descriptor of the guest stays until the owner closes it."""
+        self.guest.kill()
+        self._outer.close()
+
+
+class BubblewrapSandbox:
+    """Implements ``contract.protocols.Sandbox``. ``layout`` says what is shown, ``limits`` what is enforced.
+
+    It owns its *lease* and releases it when closed.
+    """
+
+    provider_id = "bubblewrap"
+
+    def __init__(
+        self, binary: BwrapBinary, layout: BubblewrapLayout, limits: ResourceLimits, *, lease: UidLease | None = None
+    ) -> None:
+        self._binary = binary
+        self._layout = layout
+        self._limits = limits
+        self._lease = lease
+        self._cgroup: SandboxCgroup | None = None
+        self._process: BubblewrapProcess | None = None
+        self._outer: PipedProcess | None = None
+        self._areas: dict[str, int] = {}
+        self._watchdog: Watchdog | None = None
+        self._closed = False
+
+    def options(self) -> list[str]:
+        """Return bwrap's options for the layout."""
+        return bwrap_options(self._layout)
+
+    def privilege_drop(self) -> list[str]:
+        """Return the command that drops privileges before the guest's first program, if one is needed."""
+        return privilege_drop(self._layout, death_signal=self._binary.setpriv_death_signal)
+
+    @property
+    def pid(self) -> int | None:
+        """The guest's first process as the host numbers it, or None before the start."""
+        return None if self._process is None else self._process.pid
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> BubblewrapProcess:
+        """Start the sandbox with *argv* as its first process. Raises SandboxLaunchError with a remedy in ``details``.
+
+        *env* is the whole environment inside besides the layout's own entries, which it may replace.
+        """
+        if self._process is not None or self._closed:
+            raise SandboxError("A bubblewrap sandbox can be started once; open a new one.")
+        self._layout = self._layout.model_copy(update={"env": {**self._layout.env, **env}, "cwd": cwd})
+        self._cgroup = SandboxCgroup.create(self._limits)
+        with contextlib.ExitStack() as stack:
+            information, writing = os.pipe()
+            stack.callback(os.close, information)
+            closing_writer = stack.enter_context(contextlib.ExitStack())
+            closing_writer.callback(os.close, writing)
+            arguments = stack.enter_context(_memory_file([*self.options(), "--info-fd", str(writing)]))
+            command = [self._binary.path, "--args", str(arguments), "--", *self.privilege_drop(), *argv]
+            groups = self._cgroup.procs_files()
+            if groups:
+                command = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--", *command]
+            outer = self._outer = await spawn_process(command, env=BWRAP_ENVIRONMENT, pass_fds=(arguments, writing))
+            closing_writer.close()
+            pid = await self._read_guest_pid(information, outer)
+        try:
+            self._process = BubblewrapProcess(outer, _GuestPid(pid, outer.pid))
+        except ProcessLookupError:
+            raise await self._launch_error(outer) from None
+        return self._process
+
+    async def _read_guest_pid(self, information: int, outer: PipedProcess) -> int:
+        """Return the guest's host pid, which bwrap writes as JSON in several pieces once it has made the namespaces."""
+        try:
+            data = await asyncio.wait_for(_read_to_end(information), START_DEADLINE)
+            return int(json.loads(data)["child-pid"])
+        except (ValueError, KeyError):
+            raise await self._launch_error(outer) from None
+        except asyncio.TimeoutError:
+            outer.kill()
+            raise SandboxLaunchError(
+                f"bubblewrap made no sandbox within {START_DEADLINE:.0f} seconds and was ended. The machine may be "
+                "overloaded; try again.", details={"remedy": "try again"},
+            ) from None
+
+    async def _launch_error(self, outer: PipedProcess) -> SandboxLaunchError:
+        outer.kill()
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(outer.wait(), CLOSE_DEADLINE)
+        text = ""
+        with contextlib.suppress(asyncio.TimeoutError):
+            text = (await asyncio.wait_for(outer.stderr.read(8192), 0.5)).decode("utf-8", "replace")
+        return explain_failure(text, mode=self._layout.mode)
+
+    def _pin_areas(self) -> None:
+        """Open the areas while the guest is known to be ours: before its first user code. They outlive the
+        processes."""
+        process = self._process
+        if self._areas or process is None:
+            return
+        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
+            host = {mount.device for mount in parse_mountinfo(stream.read())}
+        for name, path in _AREAS.items():
+            on_host = name == "build" and self._layout.build_dir is not None
+            place = self._layout.build_dir if on_host else f"/proc/{process.pid}/root{path}"
+            assert place is not None
+            descriptor = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            device = os.fstat(descriptor).st_dev
+            if not on_host and f"{os.major(device)}:{os.minor(device)}" in host:
+                # Not a file system of the sandbox's own: too early, or something is very wrong.
+                os.close(descriptor)
+                raise SandboxError(f"The sandbox's {name} area is not a file system of its own; it is not used.")
+            self._areas[name] = descriptor
+
+    def open_directory(self, area: Literal["build", "output"]) -> int | None:
+        """Return a new descriptor of an area (the caller closes it), also after a kill; None before the first
+        observation and after :meth:`close`."""
+        descriptor = self._areas.get(area)
+        return None if descriptor is None else os.dup(descriptor)
+
+    async def observe(self) -> tuple[Evidence, ...]:
+        """Return the host kernel's view of the guest's first process; pins the areas and starts the watchdog."""
+        if self._process is None:
+            raise SandboxError("The sandbox has not been started.")
+        pid = self._process.pid
+        try:
+            self._pin_areas()
+        except OSError as error:
+            raise SandboxError(f"The sandbox's areas could not be opened: {error}. It may have ended.") from error
+        allowed = () if self._layout.build_dir is None else (SANDBOX_PATHS["build"],)
+        evidence = observe_process(pid, allowed_writable=allowed)
+        self._start_watchdog(pid)
+        return evidence
+
+    def _start_watchdog(self, pid: int) -> None:
+        if self._watchdog is not None or self._process is None:
+            return
+        held = self._cgroup.controllers if self._cgroup is not None else frozenset()
+        on_disk = self._layout.build_dir is not None
+        self._watchdog = Watchdog(
+            pid=pid,
+            limits=WatchLimits(
+                memory_bytes=None if "memory" in held else self._limits.memory_bytes,
+                inodes=self._limits.inodes,
+                disk_bytes=self._limits.scratch_bytes if on_disk else None,
+            ),
+            kill=self._process.kill,
+            areas={name: fd for name, fd in self._areas.items() if not (name == "build" and on_disk)},
+            disk_folder=self._layout.build_dir,
+        )
+        self._watchdog.start()
+
+    async def limits(self) -> tuple[LimitFact, ...]:
+        """Return each limit with the mechanism in force; observed on the very process, groups and file systems."""
+        pid = self.pid
+        observed = read_rlimits(pid) if pid is not None else {}
+        facts = self._cgroup.facts(pid) if self._cgroup is not None else []
+        held = {fact.name for fact in facts}
+        watching = self._watchdog is not None and self._watchdog.cause is None
+        limits = self._limits
+        if "memory" not in held:
+            facts.append(LimitFact(
+                name="memory", limit=limits.memory_bytes, mechanism="watchdog" if limits.memory_bytes else "none",
+                observed=watching if limits.memory_bytes else None,
+            ))
+        if "processes" not in held:
+            by_rlimit = limits.processes is not None and self._layout.mode == "user"
+            hard = observed.get("nproc", (-1, -1))[1]
+            facts.append(LimitFact(
+                name="processes", limit=limits.processes, mechanism="rlimit" if by_rlimit else "none",
+                observed=0 <= hard <= limits.processes if by_rlimit and limits.processes is not None else None,
+            ))
+        if "cpu" not in held:
+            facts.append(LimitFact(name="cpu", limit=limits.cpus, mechanism="none"))
+        facts += rlimit_facts(limits, observed)
+        disk = self._layout.build_dir is not None
+        facts.append(LimitFact(
+            name="scratch_bytes", limit=limits.scratch_bytes, mechanism="watchdog" if disk else "tmpfs",
+            observed=watching if disk else self._size_holds("build", limits.scratch_bytes),
+        ))
+        facts.append(LimitFact(
+            name="output_bytes", limit=limits.output_bytes, mechanism="tmpfs",
+            observed=self._size_holds("output", limits.output_bytes),
+        ))
+        facts.append(LimitFact(name="inodes", limit=limits.inodes, mechanism="watchdog", observed=watching))
+        return tuple(facts)
+
+    def _size_holds(self, area: str, wanted: int) -> bool | None:
+        if area not in self._areas:
+            return None
+        status = os.fstatvfs(self._areas[area])
+        return 0 < status.f_blocks * status.f_frsize <= wanted + status.f_frsize
+
+    def mechanism(self) -> Mapping[str, Any]:
+        """Return what this sandbox is made of, without host paths."""
+        return {
+            "mechanism": "bubblewrap",
+            "version": self._binary.version,
+            "binary": self._binary.source,
+            "binary_sha256": self._binary.sha256,
+            "identity": "user namespace" if self._layout.mode == "user" else f"uid {self._layout.uid} of the host",
+            "kernel": platform.release(),
+            "scratch": "tmpfs" if self._layout.build_dir is None else "host disk",
+            "control_groups": sorted(self._cgroup.controllers) if self._cgroup is not None else [],
+        }
+
+    async def explain_death(self, returncode: int | None) -> DeathCause:
+        """Say why the sandbox ended, or, while it lives, why a process in it was killed."""
+        if self._watchdog is not None and self._watchdog.cause is not None:
+            return self._watchdog.cause
+        ended = self._process is None or self._process.returncode is not None
+        what: Literal["sandbox", "interpreter"] = "sandbox" if ended else "interpreter"
+        if self._cgroup is not None and self._cgroup.new_oom_kill():
+            limit = (self._limits.memory_bytes or 0) // 1024**2
+            return DeathCause(
+                what=what, kind="memory_limit", limit="memory", signal="SIGKILL",
+                message=f"The kernel ended it because the sandbox reached its memory limit of {limit} MiB.",
+            )
+        if returncode is None:
+            return DeathCause(what=what, kind="unknown", message="No cause could be observed.")
+        number = -returncode if returncode < 0 else returncode - 128 if returncode > 128 else 0
+        if number:
+            with contextlib.suppress(ValueError):
+                name = signal.Signals(number).name
+                return DeathCause(
+                    what=what, kind="signal", signal=name, message=f"The {what}'s first process was ended by {name}."
+                )
+        return DeathCause(
+            what=what, kind="exit", exit_code=returncode, message=f"The {what} ended with exit code {returncode}."
+        )
+
+    async def is_alive(self) -> bool:
+        """True while the guest's first process lives and no limit has ended it."""
+        process = self._process
+        return (
+            process is not None and not self._closed and process.returncode is None and not process.guest.gone()
+            and (self._watchdog is None or self._watchdog.cause is None)
+        )
+
+    async def close(self) -> None:
+        """Kill everything and remove what was made. Idempotent. Raises SandboxCleanupError naming what is left."""
+        if self._closed:
+            return
+        self._closed = True
+        left: list[str] = []
+        try:
+            if self._watchdog is not None:
+                await self._watchdog.stop()
+            left += await self._end_processes()
+            if self._cgroup is not None:
+                try:
+                    await self._cgroup.remove(CLOSE_DEADLINE)
+                except SandboxCleanupError as error:
+                    left.append(str(error))
+        finally:
+            for descriptor in self._areas.values():
+                os.close(descriptor)
+            self._areas.clear()
+            if self._process is not None:
+                self._process.guest.close()
+            if self._lease is not None:
+                self._lease.release()
+        if left:
+            raise SandboxCleanupError(
+                "A closed bubblewrap sandbox left something behind: " + "; ".join(left), details={"left": left}
+            )
+
+    async def _end_processes(self) -> list[str]:
+        """Kill, and wait until the whole pid namespace is gone; return what is left as sentences."""
+        outer, process = self._outer, self._process
+        if outer is None:
+            return []
+        if process is not None:
+            process.close()
+        outer.close()
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + CLOSE_DEADLINE
+        try:
+            await asyncio.wait_for(outer.wait(), CLOSE_DEADLINE)
+        except asyncio.TimeoutError:
+            return [f"process {outer.pid} (bwrap) does not end"]
+        while process is not None and not process.guest.gone():
+            if loop.time() > deadline:
+                return [f"process {process.pid} (the sandbox's first) does not end; `kill -9 {process.pid}` and wait"]
+            await asyncio.sleep(0.002)
+        return []
+
+
+async def _read_to_end(descriptor: int) -> bytes:
+    """Read a pipe to its end without blocking the event loop."""
+    loop = asyncio.get_running_loop()
+    os.set_blocking(descriptor, False)
+    data = b""
+    while len(data) < 65536:
+        ready: asyncio.Future[None] = loop.create_future()
+        loop.add_reader(descriptor, _set_done, ready)
+        try:
+            await ready
+        finally:
+            loop.remove_reader(descriptor)
+        with contextlib.suppress(BlockingIOError):
+            piece = os.read(descriptor, 4096)
+            data += piece
+            if not piece or b"}" in piece:
+                break
+    return data
+
+
+def _set_done(future: asyncio.Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
+
+
+@contextlib.contextmanager
+def _memory_file(options: Sequence[str]) -> Iterator[int]:
+    """Yield a descriptor from which bwrap reads *options*; it exists only in memory."""
+    descriptor = os.memfd_create("bwrap-options")
+    try:
+        data = encode_options(options)
+        while data:
+            data = data[os.write(descriptor, data):]
+        os.lseek(descriptor, 0, os.SEEK_SET)
+        yield descriptor
+    finally:
+        os.close(descriptor)
