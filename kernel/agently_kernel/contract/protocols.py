@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, runtime_checkable
 
+from agently_kernel.contract.approval import ApprovalDecision, Gate
 from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionRequest, CodeExecutionToolchainRequirement
 from agently_kernel.contract.isolation import Evidence, LimitFact, SandboxFacts
 from agently_kernel.contract.outputs import OutputSink
@@ -149,6 +150,26 @@ class ExecutionResourceProvider(Protocol):
 
     async def async_release(self, handle: Any) -> None:
         """Close ``handle.resource``. Raising quarantines the handle."""
+
+
+class ProviderHost(Protocol):
+    """What the manager offers to a provider that has a method ``bind_host(host)``; called when it is first used."""
+
+    async def approve(
+        self,
+        requirement: ExecutionResourceRequirement,
+        gate: Gate,
+        subject: str,
+        *,
+        facts: Mapping[str, str | int] | None = None,
+        why: str = "",
+    ) -> ApprovalDecision:
+        """Pass a gate (``image_pull`` …). The wait does not count against the deadline of ensure. Raises ApprovalDenied."""
+
+    def progress(
+        self, requirement: ExecutionResourceRequirement, phase: str, **details: str | int | float | bool
+    ) -> None:
+        """Report progress of a long ensure as an event, and renew the deadline of that ensure."""
 
 
 class CodeRuntimeAdapter(Protocol):

@@ -73,7 +73,7 @@ class ExecutionResourcePolicy(Frozen):
     auto_allow: bool = False
     approval_mode: Literal["auto", "always", "never"] = "auto"
     policy_approval_handler: str | None = None
-    approval_timeout_seconds: float = Field(default=120.0, gt=0)
+    approval_timeout_seconds: float | None = Field(default=120.0, ge=0, description="0 or None: wait until cancelled")
     network_mode: Literal["disabled", "enabled"] = "disabled"
     timeout_seconds: float | None = Field(default=None, gt=0)
     max_output_bytes: int = Field(default=8 * 1024**2, ge=1024)

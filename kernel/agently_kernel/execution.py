@@ -1,0 +1,420 @@
+"""CodeExecution: the one place that knows the order in which a cell, or a script, is executed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
+
+from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionRequest
+from agently_kernel.contract.errors import (
+    AgentlyKernelError,
+    ApprovalDenied,
+    ExecutionResourceError,
+    ExecutionResourceReleaseError,
+    ExecutionResourceUnavailable,
+    SandboxDied,
+)
+from agently_kernel.contract.outputs import OutputSink
+from agently_kernel.contract.protocols import CodeExecutionResource
+from agently_kernel.contract.resource import (
+    ExecutionResourcePolicy,
+    ExecutionResourceRequirement,
+    ProviderCandidate,
+    ProviderSelection,
+)
+from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus, TraceStep
+from agently_kernel.contract.workspace import (
+    CollectionReport,
+    MaterializationManifest,
+    TaskWorkspaceAccessGrant,
+    TaskWorkspaceAccessRequirement,
+)
+from agently_kernel.deadlines import Overdue, bounded, uninterrupted
+from agently_kernel.handles import Handle
+from agently_kernel.manager import ExecutionResourceManager
+from agently_kernel.redaction import describe_error
+
+if TYPE_CHECKING:
+    from agently_kernel.workspace.task_workspace import TaskWorkspace
+
+log = logging.getLogger("agently_kernel.execution")
+
+InputHandler = Callable[[str, bool], Awaitable[str]]
+StepName = Literal["issue_grant", "prepare", "ensure", "materialize", "execute", "collect", "release", "close_grant"]
+STEPS: tuple[StepName, ...] = (
+    "issue_grant",
+    "prepare",
+    "ensure",
+    "materialize",
+    "execute",
+    "collect",
+    "release",
+    "close_grant",
+)
+
+OVERTIME = 30.0
+"""Seconds beyond its own timeout after which a resource that did not stop the code is stopped from here."""
+COLLECT_SECONDS = 300.0
+
+
+@dataclass(slots=True)
+class _Run:
+    """What one execution has come to so far."""
+
+    execution_id: str
+    started_at: float = field(default_factory=time.time)
+    clock: float = field(default_factory=time.monotonic)
+    trace: list[TraceStep] = field(default_factory=list)
+    grant: TaskWorkspaceAccessGrant | None = None
+    bundle: CodeExecutionBundle | None = None
+    handle: Handle | None = None
+    result: CodeExecutionResult | None = None
+    report: CollectionReport | None = None
+    selection: ProviderSelection | None = None
+
+    @contextlib.contextmanager
+    def step(self, name: StepName) -> Iterator[None]:
+        """Time one step into the trace."""
+        at, clock = time.time(), time.monotonic()
+        outcome: Literal["ok", "error", "cancelled"] = "ok"
+        detail = ""
+        try:
+            yield
+        except asyncio.CancelledError:
+            outcome = "cancelled"
+            raise
+        except BaseException as error:
+            outcome, detail = "error", getattr(error, "code", type(error).__name__)
+            raise
+        finally:
+            self.trace.append(
+                TraceStep.model_construct(
+                    step=name, started_at=at, seconds=time.monotonic() - clock, outcome=outcome, detail=detail
+                )
+            )
+
+    def skip_missing(self) -> tuple[TraceStep, ...]:
+        """Return the whole trace in the fixed order; steps that were not reached are marked as skipped."""
+        done = {step.step: step for step in self.trace}
+        now = time.time()
+        return tuple(
+            done.get(name)
+            or TraceStep.model_construct(step=name, started_at=now, seconds=0.0, outcome="skipped", detail="")
+            for name in STEPS
+        )
+
+
+class CodeExecution:
+    """Executes requests through grant, bundle, managed resource, materialisation, run, collection and release.
+
+    ``owner_id`` owns the resources in ``scope``. With the scope ``action_call`` every run has a fresh sandbox, closed when it ends;
+    with a longer scope runs share a resident one, which the owner ends with ``manager.async_release_scope(scope, owner_id)``.
+    """
+
+    def __init__(
+        self,
+        manager: ExecutionResourceManager,
+        *,
+        workspace: TaskWorkspace | None = None,
+        policy: ExecutionResourcePolicy | None = None,
+        candidates: tuple[ProviderCandidate | str, ...] = (),
+        config: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.manager = manager
+        self.workspace = workspace
+        self.policy = policy or ExecutionResourcePolicy()
+        self.candidates = tuple(ProviderCandidate.model_validate(candidate) for candidate in candidates)
+        self.config = dict(config or {})
+
+    async def async_run(
+        self,
+        request: CodeExecutionRequest,
+        *,
+        requirement: ExecutionResourceRequirement | None = None,
+        policy: ExecutionResourcePolicy | None = None,
+        candidates: tuple[ProviderCandidate | str, ...] | None = None,
+        workspace: TaskWorkspace | None = None,
+        access: TaskWorkspaceAccessRequirement | None = None,
+        sink: OutputSink | None = None,
+        cell: str = "",
+        input_handler: InputHandler | None = None,
+        timeout: float | None = None,
+        execution_id: str = "",
+        on_handle: Callable[[Handle], None] | None = None,
+    ) -> CodeExecutionResult:
+        """Execute *request* in the eight steps and return what came of it, with outputs, facts, selection and trace.
+
+        *requirement* says scope, owner, providers and policy (default: a fresh sandbox from *policy* and *candidates*); language and
+        toolchains are filled in from the request, the grant always. *timeout* (seconds) can only shorten the policy's.
+        *on_handle* learns the handle before the code runs. Every failure is a result with its status and one sentence:
+        ``blocked`` when an approval or an eligible provider is missing, ``died`` when the sandbox ended, ``error`` else.
+        Cancelling stops the code, releases, closes the grant, and raises CancelledError.
+        """
+        space = workspace or self.workspace
+        if space is None:
+            raise TypeError("CodeExecution needs a TaskWorkspace: give one to it or to the call")
+        run = _Run(execution_id=execution_id or f"execution-{os.urandom(8).hex()}")
+        failure: BaseException | None = None
+        try:
+            await self._until_run(
+                run,
+                space,
+                request,
+                self._requirement(requirement, policy, candidates),
+                access,
+                sink,
+                cell,
+                input_handler,
+                timeout,
+                on_handle,
+            )
+        except (Exception, asyncio.CancelledError) as error:
+            failure = error
+        late = await uninterrupted(self._wind_up(run, space))
+        if isinstance(failure, asyncio.CancelledError):
+            raise failure
+        return self._result(run, failure, late)
+
+    def run(self, request: CodeExecutionRequest, **options: Any) -> CodeExecutionResult:
+        """Synchronous form of :meth:`async_run`, with the same options; refused on a running event loop."""
+        return self.manager.bridge.run(lambda: self.async_run(request, **options))
+
+    def _requirement(
+        self,
+        requirement: ExecutionResourceRequirement | None,
+        policy: ExecutionResourcePolicy | None,
+        candidates: tuple[ProviderCandidate | str, ...] | None,
+    ) -> ExecutionResourceRequirement:
+        if requirement is None:
+            chain = self.candidates if candidates is None else tuple(map(ProviderCandidate.model_validate, candidates))
+            return ExecutionResourceRequirement(
+                provider_candidates=chain, policy=policy or self.policy, config=self.config
+            )
+        changes: dict[str, Any] = {}
+        if policy is not None:
+            changes["policy"] = policy
+        if candidates is not None:
+            changes["provider_candidates"] = tuple(map(ProviderCandidate.model_validate, candidates))
+        return requirement.model_copy(update=changes) if changes else requirement
+
+    async def _until_run(
+        self,
+        run: _Run,
+        space: TaskWorkspace,
+        request: CodeExecutionRequest,
+        requirement: ExecutionResourceRequirement,
+        access: TaskWorkspaceAccessRequirement | None,
+        sink: OutputSink | None,
+        cell: str,
+        input_handler: InputHandler | None,
+        timeout: float | None,
+        on_handle: Callable[[Handle], None] | None,
+    ) -> None:
+        from agently_kernel.languages import get_adapter
+
+        with run.step("issue_grant"):
+            grant = run.grant = space.issue_grant(
+                execution_id=run.execution_id, requirement=access or TaskWorkspaceAccessRequirement()
+            )
+        with run.step("prepare"):
+            bundle = run.bundle = get_adapter(request.language).prepare(request, requirement.policy)
+            policy = await self._approve_network(bundle, requirement, cell)
+        with run.step("ensure"):
+            handle = run.handle = await self._ensure(requirement, policy, bundle, grant, run)
+            run.selection = handle.selection
+            resource = _resource(handle)
+            if on_handle is not None:
+                on_handle(handle)
+        with run.step("materialize"):
+            manifest = space.materialize(bundle, grant)
+        seconds = min((s for s in (timeout, policy.timeout_seconds) if s is not None), default=None)
+        try:
+            with run.step("execute"):
+                run.result = await _execute(resource, bundle, manifest, grant, seconds, sink, cell, input_handler)
+        except SandboxDied:
+            # The files of a dead sandbox can still be read; its death is told after they are safe.
+            with contextlib.suppress(AgentlyKernelError):
+                await self._collect(run, space, manifest, resource)
+            raise
+        await self._collect(run, space, manifest, resource)
+
+    async def _ensure(
+        self,
+        requirement: ExecutionResourceRequirement,
+        policy: ExecutionResourcePolicy,
+        bundle: CodeExecutionBundle,
+        grant: TaskWorkspaceAccessGrant,
+        run: _Run,
+    ) -> Handle:
+        once = requirement.scope == "action_call"
+        wanted = requirement.model_copy(
+            update={
+                "policy": policy,
+                "language": bundle.language,
+                "toolchains": bundle.toolchains or requirement.toolchains,
+                "workspace_access_mode": grant.mode,
+                "task_workspace_access_grant": grant,
+                "reuse_key": run.execution_id if once else requirement.reuse_key,
+            }
+        )
+        return await self.manager.async_ensure(wanted, hold=not once)
+
+    async def _approve_network(
+        self, bundle: CodeExecutionBundle, requirement: ExecutionResourceRequirement, cell: str
+    ) -> ExecutionResourcePolicy:
+        """Return the policy, with the network opened when a step needs it and that is allowed for exactly these steps."""
+        policy = requirement.policy
+        steps = [step for step in (*bundle.build_steps, bundle.run_step) if step is not None and step.network]
+        if not steps or policy.network_mode == "enabled":
+            return policy
+        await self.manager.approval.gate(
+            "dependencies",
+            "; ".join(" ".join(step.argv) for step in steps),
+            policy=policy,
+            facts={"language": bundle.language, "bundle": bundle.bundle_id},
+            cell_id=cell,
+            session_id=self.manager.session_id or f"{requirement.scope}/{requirement.owner_id}",
+        )
+        return policy.model_copy(update={"network_mode": "enabled"})
+
+    async def _collect(
+        self, run: _Run, space: TaskWorkspace, manifest: MaterializationManifest, resource: CodeExecutionResource
+    ) -> None:
+        with run.step("collect"):
+            run.report = await space.collect(manifest, resource.output_source)
+
+    async def _wind_up(self, run: _Run, space: TaskWorkspace) -> list[Exception]:
+        """Release the handle and close the grant, both always; return what went wrong in that."""
+        wrong: list[Exception] = []
+        if run.handle is not None:
+            try:
+                with run.step("release"):
+                    await self.manager.async_release(run.handle)
+            except Exception as error:
+                wrong.append(error)
+        if run.grant is not None:
+            try:
+                with run.step("close_grant"):
+                    space.close_grant(run.grant)
+            except Exception as error:
+                wrong.append(error)
+        return wrong
+
+    def _result(self, run: _Run, failure: BaseException | None, late: list[Exception]) -> CodeExecutionResult:
+        update: dict[str, Any] = {
+            "execution_id": run.execution_id,
+            "selection": run.selection,
+            "trace": run.skip_missing(),
+            "started_at": run.started_at,
+            "seconds": time.monotonic() - run.clock,
+        }
+        result = run.result
+        if result is None:
+            result = CodeExecutionResult.model_construct(
+                status=ExecutionStatus.ERROR,
+                bundle_id=run.bundle.bundle_id if run.bundle else "",
+                bundle_digest=run.bundle.bundle_digest if run.bundle else "",
+                facts=run.handle.facts if run.handle else None,
+            )
+        sentences = [result.message] if result.message else []
+        if failure is not None:
+            if result.status is ExecutionStatus.SUCCESS or run.result is None:
+                update["status"], update["death"] = _status_of(failure), _death_of(failure) or result.death
+            sentences.append(_sentence(failure, run))
+        if run.report is not None:
+            update["outputs"], update["refused_outputs"] = run.report.outputs, run.report.refused
+            declared = set(run.bundle.expected_outputs) if run.bundle else set()
+            lost = [refused for refused in run.report.refused if refused.path in declared]
+            if lost:
+                sentences.append(
+                    "Declared outputs are missing or were refused: "
+                    + "; ".join(f"{refused.path} ({refused.reason}: {refused.message.rstrip('.')})" for refused in lost)
+                    + ". The others were kept."
+                )
+                if result.status is ExecutionStatus.SUCCESS:
+                    update.setdefault("status", ExecutionStatus.ERROR)
+        for error in late:
+            sentences.append(_sentence(error, run))
+            if result.status is ExecutionStatus.SUCCESS:
+                update.setdefault("status", ExecutionStatus.ERROR)
+        update["message"] = "\n".join(sentences)
+        if (
+            result.error is None
+            and update["message"]
+            and update.get("status", result.status) is not ExecutionStatus.SUCCESS
+        ):
+            cause = failure or (late[0] if late else None)
+            update["error"] = {
+                "ename": type(cause).__name__ if isinstance(cause, AgentlyKernelError) else "CodeExecutionError",
+                "evalue": update["message"],
+                "traceback": [],
+                "code": getattr(cause, "code", "code_execution.outputs_refused"),
+            }
+        return result.model_copy(update=update)
+
+
+def _resource(handle: Handle) -> CodeExecutionResource:
+    if handle.resource is None:
+        raise ExecutionResourceError("The resource was released before the code could run; run it again.")
+    return handle.resource
+
+
+async def _execute(
+    resource: CodeExecutionResource,
+    bundle: CodeExecutionBundle,
+    manifest: MaterializationManifest,
+    grant: TaskWorkspaceAccessGrant,
+    seconds: float | None,
+    sink: OutputSink | None,
+    cell: str,
+    input_handler: InputHandler | None,
+) -> CodeExecutionResult:
+    work = resource.async_execute_code(
+        bundle, manifest, grant, seconds, sink=sink, cell=cell, input_handler=input_handler
+    )
+    if seconds is None:
+        return await work
+    try:
+        return await bounded(_coroutine(work), seconds + OVERTIME, grace=OVERTIME)
+    except Overdue:
+        raise ExecutionResourceError(
+            f"The provider did not stop the code at its time limit of {seconds:g} s, nor within {OVERTIME:g} s more; "
+            "the wait was ended.",
+            code="execution_resource.timed_out",
+        ) from None
+
+
+async def _coroutine(work: Awaitable[CodeExecutionResult]) -> CodeExecutionResult:
+    return await work
+
+
+def _status_of(error: BaseException) -> ExecutionStatus:
+    if isinstance(error, ApprovalDenied | ExecutionResourceUnavailable):
+        return ExecutionStatus.BLOCKED
+    if isinstance(error, SandboxDied):
+        return ExecutionStatus.DIED
+    timed_out = getattr(error, "code", "") == "execution_resource.timed_out"
+    return ExecutionStatus.TIMED_OUT if timed_out else ExecutionStatus.ERROR
+
+
+def _death_of(error: BaseException) -> DeathCause | None:
+    cause = error.details.get("cause") if isinstance(error, SandboxDied) else None
+    if isinstance(cause, Mapping):
+        return DeathCause.model_validate(dict(cause))
+    return cause if isinstance(cause, DeathCause) else None
+
+
+def _sentence(error: BaseException, run: _Run) -> str:
+    if isinstance(error, ExecutionResourceReleaseError):
+        return str(error)
+    if isinstance(error, AgentlyKernelError):
+        return str(error)
+    configs = () if run.handle is None else (run.handle.requirement.config,)
+    log.error("execution %s met %s", run.execution_id, type(error).__name__)
+    return "The execution failed inside its provider or workspace: " + describe_error(error, configs)
