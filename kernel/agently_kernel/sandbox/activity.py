@@ -1,0 +1,139 @@
+"""One execution as the host sees it while it runs: a cell of the resident interpreter, or an argv plan."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
+
+from agently_kernel.contract.bundle import CodeExecutionBundle
+from agently_kernel.contract.isolation import SandboxFacts
+from agently_kernel.contract.outputs import NoticeOutput, OutputEvent, OutputSink, StreamOutput
+from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus, StepResult
+from agently_kernel.sandbox.bounds import BoundedText, StreamDecoders
+from agently_kernel.sandbox.deaths import Stopper
+
+log = logging.getLogger(__name__)
+
+InputHandler = Callable[[str, bool], Awaitable[str]]
+StreamName = Literal["stdout", "stderr"]
+
+
+def deliver(sink: OutputSink | None, event: OutputEvent) -> None:
+    """Hand an event to *sink*; a sink that raises costs the event and never the session."""
+    if sink is None:
+        return
+    try:
+        sink(event)
+    except Exception:
+        log.exception("an output sink raised; the event is dropped")
+
+
+class Activity:
+    """What is common to both forms: sink, bounded streams, the stop that was asked for, the death, the end."""
+
+    def __init__(self, cell: str, sink: OutputSink | None, max_output_bytes: int) -> None:
+        self.cell = cell
+        self.sink = sink
+        self.streams = {"stdout": BoundedText(max_output_bytes), "stderr": BoundedText(max_output_bytes)}
+        self.decoders = StreamDecoders()
+        self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.stopper: Stopper | None = None
+        self.ladder: asyncio.Task[None] | None = None
+        self.death: DeathCause | None = None
+        self.steps: list[StepResult] = []
+        self.started_at = time.time()
+        self._clock = time.monotonic()
+
+    def stream(self, name: StreamName, data: bytes) -> None:
+        """Take raw bytes of one of the streams."""
+        self.streams[name].add(data)
+        text = self.decoders.decode(self.cell, name, data)
+        if text:
+            deliver(self.sink, StreamOutput(self.cell, name, text))
+
+    def flush(self) -> None:
+        """Deliver what is left of characters that were cut at the end of a stream."""
+        names: tuple[StreamName, ...] = ("stdout", "stderr")
+        for name in names:
+            rest = self.decoders.flush(self.cell, name)
+            if rest:
+                deliver(self.sink, StreamOutput(self.cell, name, rest))
+
+    def notice(self, text: str) -> None:
+        """Tell the user something in our own words."""
+        deliver(self.sink, NoticeOutput(self.cell, text))
+
+    def finish(self) -> None:
+        """Mark the end; harmless when it has come already."""
+        if not self.finished.done():
+            self.finished.set_result(None)
+
+    def die(self, death: DeathCause) -> None:
+        """End because interpreter or sandbox ended."""
+        if not self.finished.done():
+            self.death = death
+            self.finish()
+
+    async def wait(self, seconds: float) -> bool:
+        """Return whether the end comes within *seconds*."""
+        await asyncio.wait({self.finished}, timeout=seconds)
+        return self.finished.done()
+
+    def result(
+        self,
+        bundle: CodeExecutionBundle,
+        facts: SandboxFacts,
+        *,
+        execution_id: str,
+        status: ExecutionStatus,
+        message: str = "",
+        returncode: int | None = None,
+        error: Mapping[str, Any] | None = None,
+        reply: Mapping[str, Any] | None = None,
+    ) -> CodeExecutionResult:
+        """Return the contract's result with the streams kept so far."""
+        return CodeExecutionResult(
+            status=status, bundle_id=bundle.bundle_id, bundle_digest=bundle.bundle_digest, execution_id=execution_id,
+            returncode=returncode, error=error, message=message, death=self.death, reply=reply or {},
+            stdout=self.streams["stdout"].captured(), stderr=self.streams["stderr"].captured(), steps=tuple(self.steps),
+            facts=facts, started_at=self.started_at, seconds=time.monotonic() - self._clock,
+        )
+
+
+class CellRun(Activity):
+    """A cell in the resident interpreter."""
+
+    def __init__(
+        self, cell: str, sink: OutputSink | None, max_output_bytes: int, input_handler: InputHandler | None
+    ) -> None:
+        super().__init__(cell, sink, max_output_bytes)
+        self.input_handler = input_handler
+        self.input_task: asyncio.Task[None] | None = None
+        self.sent = False
+        self.busy = False
+        self.ok = False
+        self.error: dict[str, Any] | None = None
+        self.reply: dict[str, Any] = {}
+
+    def drop_input(self) -> None:
+        """Stop waiting for an answer to ``input()``."""
+        if self.input_task is not None:
+            self.input_task.cancel()
+            self.input_task = None
+
+    def outcome(self, timeout: float | None) -> tuple[ExecutionStatus, str]:
+        """Return status and sentence of a cell that has ended."""
+        if self.stopper == "time_limit":
+            limit = f"The cell ran past its time limit of {timeout:g} s"
+            return ExecutionStatus.TIMED_OUT, self.death.message if self.death else f"{limit} and was interrupted."
+        if self.stopper == "stopped_by_user" and not self.ok:
+            return ExecutionStatus.CANCELLED, self.death.message if self.death else "You stopped the cell."
+        if self.death is not None:
+            return ExecutionStatus.DIED, self.death.message
+        if self.ok:
+            return ExecutionStatus.SUCCESS, ""
+        name = str((self.error or {}).get("ename", "an error"))
+        return ExecutionStatus.ERROR, f"The cell raised {name}."

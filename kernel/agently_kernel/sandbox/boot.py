@@ -1,0 +1,191 @@
+"""The first moments of a sandbox: spawn the guest, boot it, observe it from both sides, and state the facts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from agently_kernel.contract.bundle import normalise_version
+from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
+from agently_kernel.contract.isolation import Evidence, IsolationFacts, SafetyClass, SandboxFacts, ToolchainFact
+from agently_kernel.contract.protocols import Sandbox
+from agently_kernel.guest import wire
+from agently_kernel.sandbox.launch import BootConfig, guest_argv
+from agently_kernel.sandbox.observe import Challenge
+from agently_kernel.sandbox.session import FrameHandler, GuestSession, SessionEnd
+
+Network = Literal["none", "inherited", "filtered", "unknown"]
+
+TOOLS_DEADLINE = 10.0
+SETTLE_SECONDS = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Booted:
+    """A guest that runs: its session, what it said in ``hello``, and the facts of its sandbox."""
+
+    session: GuestSession
+    hello: Mapping[str, Any]
+    facts: SandboxFacts
+
+
+class _Greeting:
+    """Takes the guest's first two frames and lets everything after them through."""
+
+    def __init__(self, handler: FrameHandler) -> None:
+        self._handler = handler
+        loop = asyncio.get_running_loop()
+        self.hello: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.probe: asyncio.Future[tuple[str, bytes]] = loop.create_future()
+
+    def __call__(self, op: str, header: dict[str, Any], payload: bytes) -> Awaitable[None] | None:
+        if op == "hello" and not self.hello.done():
+            self.hello.set_result(header)
+            return None
+        if op == "probe" and self.hello.done() and not self.probe.done():
+            self.probe.set_result((header["nonce"], payload))
+            return None
+        if not self.probe.done():
+            raise wire.WireError(f"op {op} came before the guest had reported")
+        return self._handler(op, header, payload)
+
+
+async def boot_guest(
+    sandbox: Sandbox,
+    config: BootConfig,
+    *,
+    handler: FrameHandler,
+    on_end: Callable[[SessionEnd], None],
+    on_session: Callable[[GuestSession], None],
+    before_observation: Callable[[], Awaitable[None]] | None,
+    python: str,
+    guest_dir: str,
+    safety_class: SafetyClass,
+    network: Network,
+    local: bool,
+    paths: Mapping[str, str],
+    tools: Mapping[str, Sequence[str]],
+    deadline: float,
+) -> Booted:
+    """Bring the guest of *sandbox* up within *deadline* seconds. Parameters are those of ``SandboxResource.open``;
+    *on_session* gets the session before it starts, *before_observation* runs as soon as the guest can take messages.
+
+    Raises SandboxLaunchError; the caller then closes session and sandbox.
+    """
+    started = time.monotonic()
+    sessions: list[GuestSession] = []
+
+    async def bring_up() -> Booted:
+        greeting = _Greeting(handler)
+        process = await sandbox.spawn(
+            guest_argv(python, guest_dir), env=config.interpreter.env, cwd=config.interpreter.cwd
+        )
+        session = GuestSession(process, greeting, on_end)
+        sessions.append(session)
+        on_session(session)
+        session.start()
+        write_roots = [*dict.fromkeys((paths["build"], paths["output"])), "/tmp", "/dev/shm"]  # noqa: S108
+        with Challenge(config.nonce, write_roots=write_roots, local=local) as challenge:
+            await session.send(config.header(challenge.keys))
+            hello = await _unless_ended(session, greeting.hello)
+            if hello["nonce"] != config.nonce or hello["protocol"] != wire.PROTOCOL:
+                raise wire.WireError("the guest's greeting does not fit this host")
+            nonce, payload = await _unless_ended(session, greeting.probe)
+            inside = challenge.evaluate(payload, nonce)
+        if before_observation is not None:
+            await before_observation()
+        outside = await sandbox.observe()
+        limits = await sandbox.limits()
+        toolchains = await check_tools(session, tools, TOOLS_DEADLINE) if tools else {}
+        toolchains["python"] = _python_fact(str(hello["python"]))
+        facts = SandboxFacts(
+            provider_id=sandbox.provider_id,
+            safety_class=safety_class,
+            isolation=(isolation := IsolationFacts.from_evidence(_dated(outside, inside))),
+            limits=limits,
+            network=network if network != "none" or isolation.network_blocked else "unknown",
+            toolchains=toolchains,
+            mechanism={**sandbox.mechanism(), "stage1": hello["stage1"]},
+            observed_at=time.time(),
+        )
+        return Booted(session, hello, facts)
+
+    try:
+        return await asyncio.wait_for(bring_up(), deadline)
+    except asyncio.TimeoutError:
+        raise await _launch_error(
+            sandbox, sessions, f"did not report within {deadline:g} s", "try again when the machine is less loaded"
+        ) from None
+    except (wire.WireError, ValueError) as error:
+        raise await _launch_error(sandbox, sessions, f"reported something unfit ({error})", "") from error
+    except SandboxLaunchError:
+        raise
+    except SandboxError as error:
+        seconds = time.monotonic() - started
+        raise await _launch_error(sandbox, sessions, f"ended after {seconds:.1f} s before it had reported", "") from error
+
+
+def _dated(*groups: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
+    return tuple(item for group in groups for item in group)
+
+
+async def _unless_ended(session: GuestSession, future: asyncio.Future[Any]) -> Any:
+    """Await *future*, but never longer than the guest lives. Raises SandboxDied."""
+    ended = asyncio.ensure_future(session.wait_ended())
+    try:
+        await asyncio.wait({future, ended}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ended.cancel()
+    if not future.done():
+        raise session.died()
+    return future.result()
+
+
+async def _launch_error(sandbox: Sandbox, sessions: list[GuestSession], what: str, remedy: str) -> SandboxLaunchError:
+    words, code = "", None
+    if sessions:
+        end = await sessions[0].wait_ended(SETTLE_SECONDS)  # lets the last words and the exit code arrive
+        words = sessions[0].diagnostics.strip()[-4000:]
+        if end is not None:
+            code = end.returncode
+            what += f" ({end.violation})" if end.violation else f" (exit code {code})" if code is not None else ""
+    message = f"The first program of the {sandbox.provider_id} sandbox {what}."
+    if words:
+        message += f" It said: {words[-1500:]}"
+    return SandboxLaunchError(message, details={"remedy": remedy, "diagnostics": words, "returncode": code})
+
+
+async def check_tools(
+    session: GuestSession, tools: Mapping[str, Sequence[str]], timeout: float
+) -> dict[str, ToolchainFact]:
+    """Run each tool's version command inside; return what was observed, by tool id.
+
+    Raises SandboxDied, asyncio.TimeoutError, wire.WireError.
+    """
+    names = list(tools)
+    _, payload = await session.request({"op": "tools", "argvs": [list(tools[name]) for name in names]}, timeout=timeout)
+    answers = wire.loads(payload)
+    if not isinstance(answers, list) or len(answers) != len(names):
+        raise wire.WireError("the guest did not answer for every tool")
+    found = {}
+    for name, answer in zip(names, answers, strict=True):
+        present = isinstance(answer, dict) and answer.get("available") is True
+        text = str(answer.get("output") or "")[:500] if isinstance(answer, dict) else ""
+        version = None
+        if present:
+            try:
+                version = normalise_version(text)
+            except ValueError:
+                present = False  # it answers, but not with a version: not the tool that was asked for
+        found[name] = ToolchainFact(tool=name, available=present, version=version, detail=text[:200])
+    return found
+
+
+def _python_fact(text: str) -> ToolchainFact:
+    try:
+        return ToolchainFact(tool="python", available=True, version=normalise_version(text))
+    except ValueError:
+        return ToolchainFact(tool="python", available=True, detail="its version could not be read")

@@ -1,0 +1,92 @@
+"""Names the cause of an end in one sentence: what ended, why as far as it was observed, and what was lost."""
+
+from __future__ import annotations
+
+import signal
+from typing import Literal
+
+from agently_kernel.contract.result import DeathCause
+
+Stopper = Literal["time_limit", "stopped_by_user"]
+
+LOST_VARIABLES = "Variables, imports and threads are lost; files and the sandbox live on."
+LOST_SANDBOX = "Variables and files that had not been collected are lost; collected outputs are kept."
+
+_BY_US = {
+    "time_limit": "because the cell ran past its time limit and did not react to the interrupt",
+    "stopped_by_user": "because you stopped it",
+}
+_SIGNALS = {
+    "SIGSEGV": " (a crash in native code)",
+    "SIGABRT": " (native code gave up)",
+    "SIGBUS": " (a crash in native code, or shared memory or a mapped file that ran out of space)",
+    "SIGILL": " (native code that this processor cannot run)",
+    "SIGFPE": " (an arithmetic fault in native code)",
+    "SIGSYS": " (a forbidden system call)",
+    "SIGKILL": " (killed; often for want of memory)",
+}
+
+
+def signal_name(number: int) -> str:
+    """Return ``SIGSEGV`` for 11, ``signal 99`` for a number without a name."""
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def interpreter_death(
+    exit_code: int | None, signal_number: int | None, *, stopper: Stopper | None = None, violation: str | None = None
+) -> DeathCause:
+    """Return the cause of an interpreter's end from what init reported and from what we ourselves did to it."""
+    name = signal_name(signal_number) if signal_number else None
+    if violation is not None:
+        return DeathCause(
+            what="interpreter", kind="protocol", exit_code=exit_code, signal=name,
+            message=f"The interpreter was ended because it broke the sandbox's protocol ({violation[:300]}). {LOST_VARIABLES}",
+        )
+    if stopper is not None:
+        return DeathCause(
+            what="interpreter", kind=stopper, exit_code=exit_code, signal=name,
+            limit="time" if stopper == "time_limit" else None,
+            message=f"The interpreter was ended {_BY_US[stopper]}. {LOST_VARIABLES}",
+        )
+    if name == "SIGXCPU":
+        return DeathCause(
+            what="interpreter", kind="cpu_limit", signal=name, limit="cpu",
+            message=f"The interpreter was ended because it used up its processor time. {LOST_VARIABLES}",
+        )
+    if name is not None:
+        return DeathCause(
+            what="interpreter", kind="signal", signal=name,
+            message=f"The interpreter was ended by {name}{_SIGNALS.get(name, '')}. {LOST_VARIABLES}",
+        )
+    if exit_code is not None:
+        return DeathCause(
+            what="interpreter", kind="exit", exit_code=exit_code,
+            message=f"The interpreter ended itself with exit code {exit_code}. {LOST_VARIABLES}",
+        )
+    return DeathCause(
+        what="interpreter", kind="unknown", message=f"The interpreter ended for an unknown reason. {LOST_VARIABLES}"
+    )
+
+
+def sandbox_death(returncode: int | None, *, stopper: Stopper | None = None, violation: str | None = None) -> DeathCause:
+    """Return the cause of a sandbox's end that we ourselves brought about, or that nobody can explain better."""
+    name = signal_name(-returncode) if returncode is not None and returncode < 0 else None
+    code = returncode if returncode is not None and returncode >= 0 else None
+    if violation is not None:
+        return DeathCause(
+            what="sandbox", kind="protocol", exit_code=code, signal=name,
+            message=f"The sandbox was ended because {violation[:500]}. {LOST_SANDBOX}",
+        )
+    if stopper is not None:
+        return DeathCause(
+            what="sandbox", kind=stopper, exit_code=code, signal=name, limit="time" if stopper == "time_limit" else None,
+            message=f"The sandbox was ended {_BY_US[stopper]}. {LOST_SANDBOX}",
+        )
+    how = f"by {name}" if name else f"with exit code {code}" if code is not None else "for an unknown reason"
+    return DeathCause(
+        what="sandbox", kind="signal" if name else "exit" if code is not None else "unknown", exit_code=code, signal=name,
+        message=f"The sandbox ended {how}. {LOST_SANDBOX}",
+    )

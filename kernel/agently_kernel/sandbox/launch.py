@@ -1,0 +1,115 @@
+"""What is started in every sandbox: the guest's programs, their place, the argument list, and the boot message."""
+
+from __future__ import annotations
+
+import importlib.util
+import py_compile
+import secrets
+import shutil
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from agently_kernel.contract.base import Frozen
+from agently_kernel.contract.workspace import SANDBOX_PATHS
+from agently_kernel.guest import wire
+
+GUEST_DIR = "/run/agently/guest"
+"""Where providers bind the folder made by :func:`install_guest`, read-only, inside a sandbox."""
+
+FIRST_PROGRAM = "stage1.py"
+_SOURCE = Path(wire.__file__).parent
+
+
+def guest_argv(python: str, guest_dir: str = GUEST_DIR) -> list[str]:
+    """Return the argument list of the guest's first program for the interpreter *python* of the sandbox."""
+    return [python, "-I", "-S", "-u", f"{guest_dir}/{FIRST_PROGRAM}"]
+
+
+def guest_files() -> dict[str, bytes]:
+    """Return the guest's programs by file name, for providers that send them instead of binding a folder."""
+    return {path.name: path.read_bytes() for path in sorted(_SOURCE.glob("*.py"))}
+
+
+def install_guest(folder: Path) -> Path:
+    """Copy the guest's programs (files 0444, folders 0755) with compiled forms into *folder* and return it.
+
+    The compiled forms are those of the running interpreter; another one ignores them. Time stamps are kept, because they
+    are what makes a compiled form valid. Raises OSError when the folder cannot be written.
+    """
+    cache = folder / "__pycache__"
+    for directory in (folder, cache):
+        directory.mkdir(mode=0o755, parents=True, exist_ok=True)
+        directory.chmod(0o755)
+    for source in sorted(_SOURCE.glob("*.py")):
+        target = folder / source.name
+        if target.exists():
+            target.unlink()
+        shutil.copy2(source, target)
+        target.chmod(0o444)
+        if source.name in (FIRST_PROGRAM, "__init__.py"):
+            continue  # a program given by path is compiled on every start; nobody imports it
+        compiled = cache / Path(importlib.util.cache_from_source(source.name)).name
+        if compiled.exists():
+            compiled.unlink()
+        made = _compiled(source, compiled)
+        if made != compiled:
+            shutil.copyfile(made, compiled)
+        compiled.chmod(0o444)
+    return folder
+
+
+class SeccompBoot(Frozen):
+    """How ``stage1`` installs its system-call filter; inet sockets only where the sandbox has a network of its own."""
+
+    enabled: bool = True
+    allow_inet: bool = True
+    allow_unix: bool = True
+
+
+class InterpreterBoot(Frozen):
+    """How ``init`` starts interpreters: environment (complete), mode, working directory, and where the areas lie."""
+
+    env: Mapping[str, str] = Field(default_factory=dict, repr=False)
+    mode: Literal["auto", "ipython", "plain"] = "auto"
+    cwd: str = SANDBOX_PATHS["build"]
+    roots: Mapping[str, str] = Field(default_factory=lambda: dict(SANDBOX_PATHS))
+
+
+class BootConfig(Frozen):
+    """The first message to the guest. ``limits`` are rlimits for ``stage1``: nofile, fsize, core, nproc, data, as, cpu,
+    nice (numbers; bytes, counts or seconds). ``nonce`` comes back in the guest's answers as proof of life."""
+
+    limits: Mapping[str, int] = Field(default_factory=dict)
+    seccomp: SeccompBoot = SeccompBoot()
+    interpreter: InterpreterBoot = InterpreterBoot()
+    nonce: str = Field(default_factory=lambda: secrets.token_hex(16), repr=False)
+
+    def header(self, challenge: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the ``boot`` frame's header with the observation *challenge* (see ``sandbox.observe``)."""
+        return {
+            "op": "boot",
+            "nonce": self.nonce,
+            "protocol": wire.PROTOCOL,
+            "limits": dict(self.limits),
+            "seccomp": self.seccomp.model_dump(),
+            "challenge": dict(challenge),
+            "interpreter": self.interpreter.model_dump(),
+        }
+
+
+def _compiled(source: Path, fallback: Path) -> Path:
+    """Return a compiled form of *source*: the package's own when it is fresh, else one made at *fallback*."""
+    own = Path(importlib.util.cache_from_source(str(source)))
+    try:
+        stat = source.stat()
+        stamp = struct.pack("<III", 0, int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
+        if own.exists() and own.read_bytes()[4:16] == stamp:  # flags, time and size, as importlib compares them
+            return own
+    except OSError:
+        pass  # an unreadable cache is as good as none
+    py_compile.compile(str(source), cfile=str(fallback), dfile=f"{GUEST_DIR}/{source.name}", doraise=True)
+    return fallback

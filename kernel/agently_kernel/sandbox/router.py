@@ -1,0 +1,144 @@
+"""Routes a guest's output frames to the execution, cell or background that they belong to, as typed events.
+
+Everything in a frame is untrusted. A cell id that never ran here counts as no cell at all, so that a guest cannot put words
+into a cell of its choice that this sandbox has not run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import OrderedDict
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+from agently_kernel.contract.outputs import (
+    ClearOutput,
+    CommOutput,
+    DisplayOutput,
+    ErrorOutput,
+    OutputEvent,
+    OutputSink,
+    StreamOutput,
+)
+from agently_kernel.guest import wire
+from agently_kernel.sandbox.activity import Activity, CellRun, deliver
+from agently_kernel.sandbox.bounds import StreamDecoders
+from agently_kernel.sandbox.session import BIG_JSON
+from agently_kernel.sandbox.steps import PlanRun
+
+KNOWN_CELLS = 10_000
+MAX_TRACEBACK_LINES = 10_000
+
+
+async def decode_json(payload: bytes) -> Any:
+    """Decode hostile JSON; what is big is decoded in a thread, so that the event loop goes on. Raises WireError."""
+    if len(payload) > BIG_JSON:
+        return await asyncio.to_thread(wire.loads, payload)
+    return wire.loads(payload)
+
+
+def json_object(value: Any, what: str) -> dict[str, Any]:
+    """Return *value* when it is a JSON object. Raises WireError naming *what* otherwise."""
+    if not isinstance(value, dict):
+        raise wire.WireError(f"{what} is not an object")
+    return value
+
+
+class OutputRouter:
+    """Knows the running execution and the cells that have run; turns frames into events."""
+
+    def __init__(self) -> None:
+        self.active: Activity | None = None
+        self.background_sink: OutputSink | None = None
+        self._cells: OrderedDict[str, None] = OrderedDict()
+        self._decoders = StreamDecoders()
+
+    def remember(self, cell: str) -> None:
+        """Note a cell that runs now; of very many the oldest are forgotten."""
+        self._cells[cell] = None
+        self._cells.move_to_end(cell)
+        while len(self._cells) > KNOWN_CELLS:
+            self._cells.popitem(last=False)
+
+    def handle(self, op: str, header: Mapping[str, Any], payload: bytes) -> Awaitable[None] | None:
+        """Take one output frame. Raises WireError for content of the wrong shape."""
+        if op == "stream":
+            self._stream(header, payload)
+            return None
+        if op == "text":
+            self._text(header, payload)
+            return None
+        if op == "clear":
+            cell = self._owner(header["cell"])
+            self._emit(cell, ClearOutput(cell, header["wait"]))
+            return None
+        if len(payload) > BIG_JSON:
+            return self._content_later(op, header, payload)
+        self._content(op, header, wire.loads(payload) if op != "comm" else wire.split_buffers(header.get("buffers"), payload))
+        return None
+
+    async def _content_later(self, op: str, header: Mapping[str, Any], payload: bytes) -> None:
+        if op == "comm":
+            self._content(op, header, await asyncio.to_thread(wire.split_buffers, header.get("buffers"), payload))
+        else:
+            self._content(op, header, await asyncio.to_thread(wire.loads, payload))
+
+    def _owner(self, cell: str | None) -> str:
+        if cell is None:
+            return self.active.cell if isinstance(self.active, CellRun) and self.active.sent else ""
+        return cell if cell in self._cells else ""
+
+    def _emit(self, cell: str, event: OutputEvent) -> None:
+        active = self.active
+        deliver(active.sink if active is not None and cell == active.cell else self.background_sink, event)
+
+    def _stream(self, header: Mapping[str, Any], payload: bytes) -> None:
+        active, name, step = self.active, header["name"], header.get("step")
+        if step is not None:
+            if isinstance(active, PlanRun) and step == active.current_step:
+                active.stream(name, payload)
+            return  # the last words of a step that is over
+        cell = self._owner(header.get("cell"))
+        if isinstance(active, CellRun) and cell == active.cell:
+            active.stream(name, payload)
+            return
+        text = self._decoders.decode(cell, name, payload)
+        if text:
+            self._emit(cell, StreamOutput(cell, name, text))
+
+    def _text(self, header: Mapping[str, Any], payload: bytes) -> None:
+        active, name = self.active, header["name"]
+        cell = self._owner(header["cell"])
+        if isinstance(active, CellRun) and cell == active.cell:
+            active.streams[name].add(payload)
+        self._emit(cell, StreamOutput(cell, name, payload.decode("utf-8", "replace")))
+
+    def _content(self, op: str, header: Mapping[str, Any], content: Any) -> None:
+        cell = self._owner(header.get("cell"))
+        event: OutputEvent
+        if op == "comm":
+            parts, buffers = content
+            event = CommOutput(
+                cell, header["kind"], header["comm_id"], json_object(parts.get("data") or {}, "a comm's data"),
+                json_object(parts.get("metadata") or {}, "a comm's metadata"), header.get("target_name") or "",
+                tuple(buffers),
+            )
+        elif op == "display":
+            bundle = json_object(content, "a display")
+            event = DisplayOutput(
+                cell, header["kind"], json_object(bundle.get("data"), "a display's data"),
+                json_object(bundle.get("metadata") or {}, "a display's metadata"), header.get("display_id"),
+            )
+        else:
+            error = json_object(content, "an error")
+            lines = error.get("traceback") or []
+            if not isinstance(lines, list) or len(lines) > MAX_TRACEBACK_LINES:
+                raise wire.WireError("an error's traceback is not a list of lines")
+            event = ErrorOutput(
+                cell, str(error.get("ename", ""))[:1000], str(error.get("evalue", "")), tuple(str(line) for line in lines)
+            )
+            if isinstance(self.active, CellRun) and cell == self.active.cell:
+                self.active.error = {
+                    "ename": event.ename, "evalue": event.evalue, "traceback": list(event.traceback)
+                }
+        self._emit(cell, event)

@@ -1,0 +1,112 @@
+"""The one-shot form: the steps of an argv plan, one after the other, until one fails or the time is over."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionStep
+from agently_kernel.contract.outputs import OutputSink
+from agently_kernel.contract.result import ExecutionStatus, StepResult
+from agently_kernel.contract.workspace import MaterializationManifest, resolve_workspace_uri
+from agently_kernel.guest import wire
+from agently_kernel.sandbox.activity import Activity
+from agently_kernel.sandbox.deaths import signal_name
+from agently_kernel.sandbox.session import GuestSession
+
+
+class PlanRun(Activity):
+    """Runs the build steps and the run step of one bundle in a guest."""
+
+    def __init__(
+        self,
+        cell: str,
+        sink: OutputSink | None,
+        max_output_bytes: int,
+        *,
+        session: GuestSession,
+        areas: Mapping[str, str],
+        env: Mapping[str, str],
+    ) -> None:
+        """*areas*: paths in the sandbox of source (this bundle's folder), build, scratch, output. *env*: base of each step."""
+        super().__init__(cell, sink, max_output_bytes)
+        self._session = session
+        self._areas = areas
+        self._env = env
+        self._current: tuple[str, asyncio.Future[dict[str, Any] | None]] | None = None
+        self._known: set[str] = set()
+
+    @property
+    def current_step(self) -> str | None:
+        """The id of the step that runs now."""
+        return self._current[0] if self._current else None
+
+    async def run(self, bundle: CodeExecutionBundle, manifest: MaterializationManifest) -> tuple[ExecutionStatus, str, int | None]:
+        """Run the plan and return status, sentence and the exit code of the last step that ran.
+
+        Raises SandboxDied when the guest is gone.
+        """
+        plan = [*bundle.build_steps, *([bundle.run_step] if bundle.run_step else [])]
+        for number, step in enumerate(plan, 1):
+            if self.stopper is not None:
+                break
+            stdin = bundle.stdin or b"" if step.role == "run" else b""
+            ended = await self._step(f"{manifest.execution_id[:32]}.{number}", step, stdin)
+            name = f"Step {number} of {len(plan)} ({step.role}: {step.argv[0]})"
+            if self.death is not None or self.stopper is not None:
+                break
+            if isinstance(ended, str):
+                return ExecutionStatus.ERROR, f"{name} could not be started: {ended}.", None
+            if ended.signal is not None:
+                return ExecutionStatus.ERROR, f"{name} was ended by {ended.signal}.", ended.exit_code
+            if ended.exit_code != 0:
+                return ExecutionStatus.ERROR, f"{name} ended with exit code {ended.exit_code}.", ended.exit_code
+        if self.stopper == "time_limit":
+            return ExecutionStatus.TIMED_OUT, "The execution ran past its time limit and was ended.", None
+        if self.stopper == "stopped_by_user":
+            return ExecutionStatus.CANCELLED, "The execution was stopped.", None
+        if self.death is not None:
+            return ExecutionStatus.DIED, self.death.message, None
+        return ExecutionStatus.SUCCESS, "", 0
+
+    def _message(self, step: CodeExecutionStep) -> dict[str, Any]:
+        env = {**self._env, **{key: resolve_workspace_uri(value, self._areas) for key, value in step.env.items()}}
+        argv = [resolve_workspace_uri(item, self._areas) for item in step.argv]
+        return {"op": "run_step", "argv": argv, "env": env, "cwd": self._areas[step.cwd]}
+
+    async def _step(self, step_id: str, step: CodeExecutionStep, stdin: bytes) -> StepResult | str:
+        future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
+        self._current = (step_id, future)
+        self._known.add(step_id)
+        started = time.monotonic()
+        try:
+            await self._session.send({**self._message(step), "step": step_id}, stdin)
+            await asyncio.wait({future, self.finished}, return_when=asyncio.FIRST_COMPLETED)
+            frame = future.result() if future.done() else None
+        finally:
+            self._current = None
+            self.flush()
+        if frame is not None and frame["state"] == "failed":
+            reason = frame.get("reason") or "no reason was given"
+            self.steps.append(StepResult(role=step.role, argv=step.argv, seconds=time.monotonic() - started))
+            return str(reason)[:500]
+        number = frame.get("signal") if frame else None
+        result = StepResult(
+            role=step.role, argv=step.argv, exit_code=frame.get("exit_code") if frame else None,
+            signal=signal_name(number) if number else None, timed_out=self.stopper == "time_limit",
+            seconds=time.monotonic() - started,
+        )
+        self.steps.append(result)
+        return result
+
+    def on_step(self, header: Mapping[str, Any]) -> None:
+        """Take a ``step`` frame. Raises wire.WireError for a step that never was."""
+        if header["step"] not in self._known:
+            raise wire.WireError(f"no such step: {header['step'][:64]!r}")
+        if header["state"] == "started" or self._current is None or self._current[0] != header["step"]:
+            return
+        future = self._current[1]
+        if not future.done():
+            future.set_result(dict(header))
