@@ -1,0 +1,380 @@
+"""Bringing files out of a sandbox into the host's own store: declared outputs, and what else lies under ``output/``.
+
+A plain cell that wrote nothing must cost next to nothing, so what was collected is remembered by signature and looked
+at again only when a signature changed. A signature counts only once it is older than the clock's grain: a file that is
+written twice within one tick would otherwise look unchanged.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from agently_kernel.contract.errors import AgentlyKernelError, WorkspaceError
+from agently_kernel.contract.paths import normalise_relative_path
+from agently_kernel.contract.protocols import ListingOutputSource, OutputSource
+from agently_kernel.contract.workspace import CollectedOutput, CollectionLimits, CollectionReport, RefusedOutput
+from agently_kernel.workspace.readback import BeneathOpener, Found, Refusal, RefusalReason, Signature, walk
+from agently_kernel.workspace.store import Incoming, WorkspaceStore
+
+CHUNK = 1024**2
+MAX_ENTRIES = 8192
+MAX_DEPTH = 16
+MAX_REFUSED = 64
+DEADLINE_SECONDS = 60.0
+QUICK_FILES = 32
+SETTLED_NS = 100_000_000
+SCRATCH_LIMITS = CollectionLimits(max_file_bytes=64 * 1024**2, max_total_bytes=64 * 1024**2, max_files=1000)
+
+_REASONS = frozenset(RefusalReason.__args__)  # type: ignore[attr-defined]
+_CACHE_FOLDERS = frozenset({"__pycache__", "node_modules"})
+
+
+def show_path(path: str) -> str:
+    """Return a guest's path so that it can be shown: control and direction characters as escapes, at most 300 long."""
+    text = "".join(ch if (ch.isascii() and ch.isprintable()) or ch.isalnum() else ascii(ch)[1:-1] for ch in path[:300])
+    return text[:299] + "…" if len(text) > 300 or len(path) > 300 else text
+
+
+@dataclass(slots=True)
+class _Kept:
+    output: CollectedOutput
+    signature: Signature
+    settled: bool
+
+
+@dataclass(slots=True)
+class _Area:
+    """What is remembered of one area of one sandbox."""
+
+    root: tuple[int, int] | None = None
+    kept: dict[str, _Kept] = field(default_factory=dict)
+    folders: dict[str, Signature] = field(default_factory=dict)
+    folders_settled: bool = False
+    reported: set[tuple[str, str]] = field(default_factory=set)
+    listed: dict[str, int] = field(default_factory=dict)
+
+
+class _Run:
+    """One collection: the budget that is left, and what came of it so far."""
+
+    def __init__(self, limits: CollectionLimits, deadline: float, stop: threading.Event) -> None:
+        self.limits = limits
+        self.files = 0
+        self.bytes = 0
+        self.deadline = deadline
+        self.stop = stop
+        self.outputs: list[CollectedOutput] = []
+        self.refused: list[RefusedOutput] = []
+
+    def check_time(self) -> None:
+        """Raise Refusal when the collection was cancelled or has run out of time."""
+        if self.stop.is_set():
+            raise Refusal("unreadable", "the collection was cancelled")
+        if time.monotonic() > self.deadline:
+            raise Refusal("unreadable", f"the collection did not end within {DEADLINE_SECONDS:.0f} seconds")
+
+    def admit(self, size: int) -> int:
+        """Return the most bytes the next file may have. Raises Refusal when count or total is used up."""
+        self.check_time()
+        if self.files >= self.limits.max_files:
+            raise Refusal("too_many", f"{self.limits.max_files} files were collected already, which is the limit")
+        if size > self.limits.max_file_bytes:
+            raise Refusal("too_large", f"it has {size} bytes; the limit for one file is {self.limits.max_file_bytes}")
+        if self.bytes + size > self.limits.max_total_bytes:
+            raise Refusal(
+                "total_exceeded", f"with its {size} bytes all outputs exceed {self.limits.max_total_bytes} together"
+            )
+        return min(self.limits.max_file_bytes, self.limits.max_total_bytes - self.bytes)
+
+    def count(self, size: int) -> None:
+        """Charge one file to the budget."""
+        self.files += 1
+        self.bytes += size
+
+    def refuse(self, path: str, refusal: Refusal) -> None:
+        """Record that *path* (safe to show) was not taken; undeclared refusals are bounded."""
+        self.refused.append(RefusedOutput(path=path, reason=refusal.reason, message=f"{path} was not taken: {refusal}"))
+
+    def report(self) -> CollectionReport:
+        """Return what was collected."""
+        return CollectionReport(outputs=tuple(self.outputs), refused=tuple(self.refused))
+
+
+class Collector:
+    """Reads the areas of a workspace's sandboxes. Not safe for several threads at once."""
+
+    def __init__(self, store: WorkspaceStore, limits: CollectionLimits, opener: BeneathOpener | None = None) -> None:
+        self._store = store
+        self._limits = limits
+        self._opener = opener or BeneathOpener()
+        self._areas: dict[str, _Area] = {"output": _Area(), "build": _Area()}
+
+    # -- the quick look: on the event loop, a handful of system calls
+
+    def unchanged(self, directory: int) -> bool:
+        """True when ``output/`` behind *directory* is surely as it was left by the last collection.
+
+        Answers False (look properly) when the tree has folders or many files; only flat, known names are looked at.
+        """
+        area = self._areas["output"]
+        if not area.folders_settled or len(area.folders) != 1 or len(area.kept) > QUICK_FILES:
+            return False
+        try:
+            info = os.stat(directory)
+            if area.root != (info.st_dev, info.st_ino) or area.folders[""] != Signature.of(info):
+                return False
+            for name, kept in area.kept.items():
+                if not kept.settled:
+                    return False
+                info = os.stat(name.removeprefix("output/"), dir_fd=directory, follow_symlinks=False)
+                if kept.signature != Signature.of(info):
+                    return False
+        except OSError:
+            return False
+        return True
+
+    # -- by descriptor: in a thread
+
+    def collect_output(
+        self,
+        directory: int,
+        declared: tuple[str, ...],
+        *,
+        also_undeclared: bool,
+        everything: bool,
+        stop: threading.Event,
+    ) -> CollectionReport:
+        """Collect ``output/`` behind *directory*. ``everything``: read all files again, whatever is remembered."""
+        run = _Run(self._limits, time.monotonic() + DEADLINE_SECONDS, stop)
+        area = self._fresh_area("output", directory)
+        for path in declared:
+            try:
+                run.outputs.append(self._copy(run, area, directory, path.removeprefix("output/"), path, declared=True))
+            except Refusal as refusal:
+                area.kept.pop(path, None)
+                run.refuse(path, refusal)
+        if also_undeclared:
+            self._search(run, area, directory, "output/", frozenset(declared), everything)
+        return run.report()
+
+    def collect_scratch(self, directory: int, stop: threading.Event) -> CollectionReport:
+        """Collect regular files of the guest's working directory: no caches, no hidden top-level names, no links."""
+        run = _Run(SCRATCH_LIMITS, time.monotonic() + DEADLINE_SECONDS, stop)
+        self._search(run, self._fresh_area("build", directory), directory, "", frozenset(), True)
+        return run.report()
+
+    def _fresh_area(self, name: str, directory: int) -> _Area:
+        """Return what is remembered of the area; nothing when it is that of another sandbox."""
+        info = os.fstat(directory)
+        if self._areas[name].root != (info.st_dev, info.st_ino):
+            self._areas[name] = _Area(root=(info.st_dev, info.st_ino))
+        return self._areas[name]
+
+    def _search(
+        self, run: _Run, area: _Area, directory: int, prefix: str, declared: frozenset[str], everything: bool
+    ) -> None:
+        folders: dict[str, Signature] = {}
+        started = time.time_ns()
+        alive, complete = set(declared), True
+        for item in walk(self._opener, directory, folders, max_entries=MAX_ENTRIES, max_depth=MAX_DEPTH):
+            raw = item.path if isinstance(item, Found) else item[0]
+            if not prefix and _is_cache(raw):
+                continue
+            path = prefix + raw
+            if path in declared:
+                continue
+            try:
+                if isinstance(item, tuple):
+                    complete = complete and item[1].reason == "too_many"
+                    raise item[1]
+                if not prefix and not stat.S_ISREG(item.info.st_mode):
+                    continue  # links, pipes and sockets of a working directory are nobody's output
+                _check_name(path)
+                alive.add(path)
+                self._found(run, area, directory, item, path, everything)
+            except Refusal as refusal:
+                self._note(run, area, path.rstrip("/"), refusal)
+                if run.stop.is_set() or time.monotonic() > run.deadline:
+                    complete = False
+                    break
+        if complete:
+            for gone in area.kept.keys() - alive:
+                del area.kept[gone]
+        area.folders = folders
+        area.folders_settled = complete and all(_settled(item, started) for item in folders.values())
+
+    def _found(
+        self, run: _Run, area: _Area, directory: int, item: Found, path: str, everything: bool
+    ) -> None:
+        kept = area.kept.get(path)
+        if kept and kept.settled and not everything and kept.signature == Signature.of(item.info):
+            run.count(kept.output.size)
+            return
+        before = kept.output if kept else None
+        try:
+            output = self._copy(run, area, directory, item.path, path, declared=False)
+        except Refusal:
+            area.kept.pop(path, None)
+            raise
+        area.reported -= {(path, reason) for reason in _REASONS}
+        if before is None or before.sha256 != output.sha256:
+            run.outputs.append(output)
+
+    @staticmethod
+    def _note(run: _Run, area: _Area, path: str, refusal: Refusal) -> None:
+        """Report an undeclared refusal once, and not more than a screenful of them."""
+        shown = show_path(path)
+        if (shown, refusal.reason) in area.reported or len(run.refused) >= MAX_REFUSED:
+            return
+        if len(area.reported) < 4 * MAX_REFUSED:
+            area.reported.add((shown, refusal.reason))
+            run.refuse(shown, refusal)
+
+    def _copy(
+        self, run: _Run, area: _Area, directory: int, relative: str, path: str, *, declared: bool
+    ) -> CollectedOutput:
+        """Copy one file into the store, hash it, remember its signature. Raises Refusal and WorkspaceError."""
+        most = run.admit(0)
+        descriptor, before = self._opener.regular(directory, relative, self._limits_for(area).max_file_bytes)
+        try:
+            if before.st_size > most:
+                run.admit(before.st_size)
+            with self._store.receive() as incoming:
+                digest = _copy_bytes(descriptor, incoming, before.st_size, run.check_time)
+                after = os.fstat(descriptor)
+                if Signature.of(after) != Signature.of(before) or after.st_nlink != 1:
+                    raise Refusal("changed", "it was written to while it was being read")
+                stored = incoming.commit(path)
+        finally:
+            os.close(descriptor)
+        run.count(before.st_size)
+        output = CollectedOutput(
+            path=path, sha256=digest, size=before.st_size, stored_path=str(stored), declared=declared
+        )
+        signature = Signature.of(before)
+        area.kept[path] = _Kept(output, signature, _settled(signature, time.time_ns()))
+        return output
+
+    def _limits_for(self, area: _Area) -> CollectionLimits:
+        return SCRATCH_LIMITS if area is self._areas["build"] else self._limits
+
+    # -- over the guest protocol: where there is no descriptor
+
+    async def fetch_output(
+        self, source: OutputSource, declared: tuple[str, ...], *, also_undeclared: bool, everything: bool
+    ) -> CollectionReport:
+        """As :meth:`collect_output`, file by file through ``source.fetch_file``; found files where it can list."""
+        run = _Run(self._limits, time.monotonic() + DEADLINE_SECONDS, threading.Event())
+        area = self._areas["output"]
+        for path in declared:
+            try:
+                run.outputs.append(await self._fetch(run, source, path, declared=True))
+            except Refusal as refusal:
+                run.refuse(path, refusal)
+        if also_undeclared and isinstance(source, ListingOutputSource):
+            try:
+                listing = await asyncio.wait_for(source.list_files("output", MAX_ENTRIES), _left(run))
+            except (AgentlyKernelError, asyncio.TimeoutError) as error:
+                self._note(run, area, "output", Refusal("unreadable", f"its files could not be listed: {error}"))
+                return run.report()
+            for raw, size in sorted(listing):
+                path = f"output/{raw}"
+                if path in declared or (area.listed.get(path) == size and not everything):
+                    continue
+                try:
+                    _check_name(path)
+                    output = await self._fetch(run, source, path, declared=False)
+                except Refusal as refusal:
+                    self._note(run, area, path, refusal)
+                    continue
+                area.listed[path] = size
+                run.outputs.append(output)
+        return run.report()
+
+    async def _fetch(self, run: _Run, source: OutputSource, path: str, *, declared: bool) -> CollectedOutput:
+        most = run.admit(0)
+        digest, size = hashlib.sha256(), 0
+        stream = source.fetch_file("output", path.removeprefix("output/"), most)
+        with self._store.receive() as incoming:
+            try:
+                while True:
+                    try:
+                        chunk = await asyncio.wait_for(stream.__anext__(), _left(run))
+                    except StopAsyncIteration:
+                        break
+                    size += len(chunk)
+                    if size > most:
+                        run.admit(size)
+                    await asyncio.to_thread(_write_and_hash, incoming.descriptor, chunk, digest.update)
+            except asyncio.TimeoutError:
+                raise Refusal("unreadable", f"it did not arrive within {DEADLINE_SECONDS:.0f} seconds") from None
+            except WorkspaceError:
+                raise
+            except AgentlyKernelError as error:
+                known = error.code if error.code in _REASONS else "unreadable"
+                raise Refusal(known, str(error)) from error  # type: ignore[arg-type]
+            finally:
+                close = getattr(stream, "aclose", None)
+                if close is not None:
+                    with contextlib.suppress(AgentlyKernelError):
+                        await close()
+            stored = incoming.commit(path)
+        run.count(size)
+        return CollectedOutput(
+            path=path, sha256="sha256:" + digest.hexdigest(), size=size, stored_path=str(stored), declared=declared
+        )
+
+
+def _left(run: _Run) -> float:
+    return max(0.001, run.deadline - time.monotonic())
+
+
+def _settled(signature: Signature, now_ns: int) -> bool:
+    return signature.changed_ns < now_ns - SETTLED_NS and signature.modified_ns < now_ns - SETTLED_NS
+
+
+def _is_cache(path: str) -> bool:
+    parts = path.split("/")
+    return parts[0].startswith(".") or any(part in _CACHE_FOLDERS for part in parts)
+
+
+def _check_name(path: str) -> None:
+    try:
+        if normalise_relative_path(path, what="file") == path:
+            return
+    except ValueError:
+        pass
+    raise Refusal("bad_name", "its name could deceive a reader, or is not in the usual (NFC) form; rename it")
+
+
+def _write_and_hash(descriptor: int, data: bytes | memoryview, update: Callable[[bytes | memoryview], None]) -> None:
+    update(data)
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
+
+
+def _copy_bytes(source: int, incoming: Incoming, size: int, check_time: Callable[[], None]) -> str:
+    """Copy exactly *size* bytes and return their digest. Raises Refusal when there are more or fewer by now."""
+    digest = hashlib.sha256()
+    buffer = memoryview(bytearray(min(CHUNK, size) or 1))
+    left = size
+    try:
+        while left > 0:
+            check_time()
+            count = os.readv(source, [buffer[: min(len(buffer), left)]])
+            if count == 0:
+                raise Refusal("changed", "it was shortened while it was being read")
+            _write_and_hash(incoming.descriptor, buffer[:count], digest.update)
+            left -= count
+    except BlockingIOError:
+        raise Refusal("not_regular", "it has no bytes to give at once, as a regular file always has") from None
+    return "sha256:" + digest.hexdigest()
