@@ -98,9 +98,9 @@ async def bounded(
     """Await *work* until *deadline* (seconds, a :class:`Deadline`, or None) and return its result.
 
     At the deadline, and when the caller is cancelled, the work is cancelled and given *grace* seconds. A result that it
-    returns all the same is passed to *undo* (which must be bounded and must not raise), also when it comes after the grace: then
-    *strayed* is called, *strays* watches the work and calls *ended* at last. Raises :class:`Overdue` at the deadline, CancelledError when the
-    caller was cancelled, else what the work raises.
+    returns all the same is passed to *undo* (which must be bounded and must not raise), also when it comes after the
+    grace: then *strayed* is called, *strays* watches the work and calls *ended* at last. Raises :class:`Overdue` at the
+    deadline, CancelledError when the caller was cancelled, else what the work raises.
     """
     task = asyncio.get_running_loop().create_task(work)
 

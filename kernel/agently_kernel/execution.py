@@ -39,6 +39,7 @@ from agently_kernel.deadlines import Overdue, bounded, uninterrupted
 from agently_kernel.handles import Handle
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.redaction import describe_error
+from agently_kernel.selection import toolchain_problem
 
 if TYPE_CHECKING:
     from agently_kernel.workspace.task_workspace import TaskWorkspace
@@ -99,7 +100,7 @@ class _Run:
                 )
             )
 
-    def skip_missing(self) -> tuple[TraceStep, ...]:
+    def finished_trace(self) -> tuple[TraceStep, ...]:
         """Return the whole trace in the fixed order; steps that were not reached are marked as skipped."""
         done = {step.step: step for step in self.trace}
         now = time.time()
@@ -113,8 +114,12 @@ class _Run:
 class CodeExecution:
     """Executes requests through grant, bundle, managed resource, materialisation, run, collection and release.
 
-    ``owner_id`` owns the resources in ``scope``. With the scope ``action_call`` every run has a fresh sandbox, closed when it ends;
-    with a longer scope runs share a resident one, which the owner ends with ``manager.async_release_scope(scope, owner_id)``.
+    In the scope ``action_call`` (the default) every run has a fresh sandbox that is closed when it ends. In a longer
+    scope an owner's runs share a resident one, which the owner ends with ``manager.async_release_scope(scope,
+    owner_id)``.
+
+    *policy*, *candidates* and *config* (of all candidates) are the defaults for runs that bring no requirement;
+    *workspace* is the default for runs that bring none. Nothing is started before the first run.
     """
 
     def __init__(
@@ -150,11 +155,13 @@ class CodeExecution:
     ) -> CodeExecutionResult:
         """Execute *request* in the eight steps and return what came of it, with outputs, facts, selection and trace.
 
-        *requirement* says scope, owner, providers and policy (default: a fresh sandbox from *policy* and *candidates*); language and
-        toolchains are filled in from the request, the grant always. *timeout* (seconds) can only shorten the policy's.
-        *on_handle* learns the handle before the code runs. Every failure is a result with its status and one sentence:
-        ``blocked`` when an approval or an eligible provider is missing, ``died`` when the sandbox ended, ``error`` else.
-        Cancelling stops the code, releases, closes the grant, and raises CancelledError.
+        *requirement* says scope, owner, providers and policy (default: a fresh sandbox from *policy* and *candidates*);
+        the grant is filled in, and for a fresh sandbox language and toolchains too. *timeout* (seconds) can only
+        shorten the policy's. *on_handle* learns the handle before the code runs.
+
+        Every failure is a result with its status and a sentence: ``blocked`` when an approval or an eligible provider
+        is missing, ``died`` when the sandbox ended, ``error`` else. Cancelling stops the code, releases, closes the
+        grant, and raises CancelledError. Raises TypeError without a workspace.
         """
         space = workspace or self.workspace
         if space is None:
@@ -177,9 +184,11 @@ class CodeExecution:
         except (Exception, asyncio.CancelledError) as error:
             failure = error
         late = await uninterrupted(self._wind_up(run, space))
+        trace = run.finished_trace()
+        self._keep_trace(space, run, trace)
         if isinstance(failure, asyncio.CancelledError):
             raise failure
-        return self._result(run, failure, late)
+        return self._result(run, trace, failure, late)
 
     def run(self, request: CodeExecutionRequest, **options: Any) -> CodeExecutionResult:
         """Synchronous form of :meth:`async_run`, with the same options; refused on a running event loop."""
@@ -252,23 +261,29 @@ class CodeExecution:
         grant: TaskWorkspaceAccessGrant,
         run: _Run,
     ) -> Handle:
+        changes: dict[str, Any] = {
+            "policy": policy,
+            "workspace_access_mode": grant.mode,
+            "task_workspace_access_grant": grant,
+        }
         once = requirement.scope == "action_call"
-        wanted = requirement.model_copy(
-            update={
-                "policy": policy,
-                "language": bundle.language,
-                "toolchains": bundle.toolchains or requirement.toolchains,
-                "workspace_access_mode": grant.mode,
-                "task_workspace_access_grant": grant,
-                "reuse_key": run.execution_id if once else requirement.reuse_key,
-            }
-        )
-        return await self.manager.async_ensure(wanted, hold=not once)
+        if once:
+            changes["language"] = bundle.language
+            changes["toolchains"] = bundle.toolchains or requirement.toolchains
+            changes["reuse_key"] = run.execution_id  # never shared, not even with a run of the same owner
+        handle = await self.manager.async_ensure(requirement.model_copy(update=changes), hold=not once)
+        if not once:
+            # The resident sandbox was chosen for its owner's requirement, not for this bundle.
+            run.handle = handle
+            problem = serving_problem(handle, bundle)
+            if problem is not None:
+                raise ExecutionResourceUnavailable(problem)
+        return handle
 
     async def _approve_network(
         self, bundle: CodeExecutionBundle, requirement: ExecutionResourceRequirement, cell: str
     ) -> ExecutionResourcePolicy:
-        """Return the policy, with the network opened when a step needs it and that is allowed for exactly these steps."""
+        """Return the policy, with the network opened when steps need it and that is allowed for exactly these steps."""
         policy = requirement.policy
         steps = [step for step in (*bundle.build_steps, bundle.run_step) if step is not None and step.network]
         if not steps or policy.network_mode == "enabled":
@@ -306,11 +321,26 @@ class CodeExecution:
                 wrong.append(error)
         return wrong
 
-    def _result(self, run: _Run, failure: BaseException | None, late: list[Exception]) -> CodeExecutionResult:
+    @staticmethod
+    def _keep_trace(space: TaskWorkspace, run: _Run, trace: tuple[TraceStep, ...]) -> None:
+        record = {
+            "execution_id": run.execution_id,
+            "bundle_id": run.bundle.bundle_id if run.bundle else "",
+            "provider_id": run.handle.provider_id if run.handle else "",
+            "steps": [[s.step, round(s.started_at, 6), round(s.seconds, 6), s.outcome, s.detail] for s in trace],
+        }
+        try:
+            space.store.append_trace(record)
+        except (AgentlyKernelError, OSError) as error:  # a full disk must not take the result away
+            log.warning("the trace of %s could not be kept: %s", run.execution_id, type(error).__name__)
+
+    def _result(
+        self, run: _Run, trace: tuple[TraceStep, ...], failure: BaseException | None, late: list[Exception]
+    ) -> CodeExecutionResult:
         update: dict[str, Any] = {
             "execution_id": run.execution_id,
             "selection": run.selection,
-            "trace": run.skip_missing(),
+            "trace": trace,
             "started_at": run.started_at,
             "seconds": time.monotonic() - run.clock,
         }
@@ -357,6 +387,24 @@ class CodeExecution:
                 "code": getattr(cause, "code", "code_execution.outputs_refused"),
             }
         return result.model_copy(update=update)
+
+
+def serving_problem(handle: Handle, bundle: CodeExecutionBundle) -> str | None:
+    """Return why a resident sandbox cannot run *bundle*, as a sentence, or None."""
+    probe = handle.selection.probe if handle.selection else None
+    capability = probe.capability if probe else None
+    if capability is None or handle.facts is None:
+        return None
+    if bundle.language not in capability.languages:
+        return (
+            f"The session's sandbox ({handle.provider_id}) does not run {bundle.language}; run it in a fresh sandbox."
+        )
+    problem = toolchain_problem(bundle.toolchains, {**capability.toolchains, **handle.facts.toolchains})
+    if problem is None:
+        return None
+    return (
+        f"The session's sandbox ({handle.provider_id}) cannot run this: {problem.message}. To fix it: {problem.remedy}."
+    )
 
 
 def _resource(handle: Handle) -> CodeExecutionResource:

@@ -33,10 +33,10 @@ T = TypeVar("T")
 
 
 class ExecutionResourceManager:
-    """The one owner of managed resources. An explicit object: make one for a process, close it with :meth:`aclose`.
+    """The one owner of managed resources. An explicit object: make one a process, end it with :meth:`aclose`.
 
-    Every ``async_`` operation has a synchronous form for callers without an event loop; those run on a private loop (see
-    :class:`~agently_kernel.deadlines.SyncBridge`). A resource belongs to the loop that it was ensured on and is released there.
+    Every ``async_`` operation has a synchronous form for callers without an event loop, which runs on a private loop
+    (:class:`~agently_kernel.deadlines.SyncBridge`). A resource belongs to the loop that it was ensured on.
     ``session_id`` is the id under which approvals "for this session" are remembered.
     """
 
@@ -88,7 +88,7 @@ class ExecutionResourceManager:
         return named
 
     def inspect(self, identifier: str) -> ExecutionResourceHandleView | None:
-        """Return an immutable view of a handle id, or of a requirement id (its newest handle, else itself); else None."""
+        """Return an immutable view of a handle, or of a requirement (its newest handle, else itself); else None."""
         handle = self._find(identifier)
         if handle is not None:
             return handle.view()
@@ -114,10 +114,11 @@ class ExecutionResourceManager:
     ) -> Handle:
         """Return a ready handle for a requirement: a healthy one of the same owner and key, else a new one.
 
-        Each call counts one reference, given back by :meth:`async_release`. *hold* adds, once for each handle, a reference of the
-        owner's scope that only :meth:`async_release_scope` gives back, so that a session outlives its cells.
-        Raises ApprovalDenied, ExecutionResourceUnavailable (each candidate with its reason), ConfigurationError for an
-        unknown id or handler, ExecutionResourceError when the manager is closed or the scope is released meanwhile.
+        Each call counts one reference, given back by :meth:`async_release`. *hold* adds, once for each handle, a
+        reference of the owner's scope that :meth:`async_release_scope` gives back, so that a session outlives its
+        cells. Raises ApprovalDenied, ExecutionResourceUnavailable (each candidate with its reason), ConfigurationError
+        for an unknown id or handler, ExecutionResourceError when the manager is closed or the scope is released
+        meanwhile.
         """
         self._refuse_when_closed()
         requirement = self._requirement(requirement_or_id)
@@ -146,10 +147,10 @@ class ExecutionResourceManager:
     # -- releasing ----------------------------------------------------------------------------------------------------
 
     async def async_release(self, handle_or_id: Handle | str) -> ExecutionResourceHandleView | None:
-        """Give one reference back; the last one closes the resource. Return the view afterwards, None for an unknown id.
+        """Give one reference back; the last one closes the resource. Return the view afterwards, None if unknown.
 
-        A quarantined handle is tried again. Raises ExecutionResourceReleaseError when the provider cannot close the resource; the handle is
-        then quarantined. A cancelled release is carried out to its end first.
+        Closing a quarantined handle is tried again. Raises ExecutionResourceReleaseError when the provider cannot close
+        the resource; the handle is then quarantined. A cancelled release is carried out to its end first.
         """
         handle = self._find(handle_or_id) if isinstance(handle_or_id, str) else handle_or_id
         if handle is None:
@@ -166,8 +167,8 @@ class ExecutionResourceManager:
     async def async_release_scope(self, scope: Scope, owner_id: str, *, raise_on_failure: bool = True) -> ReleaseReport:
         """Close everything that an owner has in a scope, whatever the counts, and withdraw its declarations.
 
-        What is being ensured is stopped. One failure does not keep the others from being released; all failures are in the
-        report, and in the ExecutionResourceReleaseError (``details['report']``) that *raise_on_failure* asks for.
+        What is being ensured is stopped. A failure does not keep the others from being released; all failures are in
+        the report, and in the ExecutionResourceReleaseError (``details['report']``) that *raise_on_failure* asks for.
         """
         for entry in tuple(self._book.declared.values()):
             if entry.requirement.scope == scope and entry.requirement.owner_id == owner_id:
@@ -184,7 +185,7 @@ class ExecutionResourceManager:
         return self.bridge.run(lambda: self.async_release_scope(scope, owner_id, raise_on_failure=raise_on_failure))
 
     async def aclose(self) -> ReleaseReport:
-        """Refuse new work, release every handle and stop the private loop; return the report. Idempotent, never raises."""
+        """Refuse new work, release every handle, stop the private loop, and return the report. Idempotent."""
         report = await self._shut_down()
         await asyncio.to_thread(self.bridge.close)
         return report
@@ -378,7 +379,7 @@ class ExecutionResourceManager:
         self._emit("execution_resource.failed", handle, error_code=error_code)
 
     async def _release(self, handle: Handle, *, force: bool) -> ExecutionResourceHandleView:
-        """Give back one reference, or all with *force*, under the key's lock, on the handle's own loop; never raises."""
+        """Give back one reference, or all with *force*, under the key's lock, on the handle's loop; never raises."""
         if force and handle.opening is not None:
             handle.opening.cancel()
         async with self._book.locked(handle.key):

@@ -1,4 +1,4 @@
-"""Opening a resource: walk the candidates of a requirement until one is open and observed to be what the policy needs."""
+"""Opening a resource: walk a requirement's candidates until one is open and observed to be what the policy needs."""
 
 from __future__ import annotations
 
@@ -71,8 +71,8 @@ class Opener:
     async def open(self, handle: Handle) -> Opened:
         """Return the first candidate's resource that holds what the policy demands, with the explained selection.
 
-        Raises ExecutionResourceUnavailable listing each candidate. Whatever was opened and not returned is closed again, also on
-        cancellation; what cannot be closed is listed as a quarantined handle of its own.
+        Raises ExecutionResourceUnavailable listing each candidate. Whatever was opened and not returned is closed
+        again, also on cancellation; what cannot be closed is listed as a quarantined handle of its own.
         """
         policy = handle.requirement.policy
 
@@ -99,7 +99,7 @@ class Opener:
         raise chain.unavailable()
 
     async def dispose(self, handle: Handle) -> str:
-        """Let the provider close the handle's resource, within the deadline; return why that failed, or "" when it did not."""
+        """Let the provider close the handle's resource within the deadline; return why that failed, else ""."""
         if handle.stray:
             return "what its provider began has not ended yet"
         if handle.provider is None or handle.resource is None:
@@ -118,8 +118,7 @@ class Opener:
         """Close a resource that was opened for *handle* and will not be handed out; never raises."""
         part = self._part(handle, provider)
         part.resource = resource
-        reason = await self.dispose(part)
-        if reason:
+        if reason := await self.dispose(part):
             self.quarantine(part, reason)
 
     def quarantine(self, handle: Handle, reason: str) -> None:
@@ -130,17 +129,13 @@ class Opener:
         log.error(
             "the resource of %s (%s) could not be closed; it is quarantined", handle.handle_id, handle.provider_id
         )
-        self.emit_for(handle, error_code=ExecutionResourceReleaseError.code)
-
-    def emit_for(self, handle: Handle, *, error_code: str) -> None:
-        """Tell the hooks that something of *handle* failed."""
         self.events.emit(
             "execution_resource.failed",
             handle.requirement,
             handle_id=handle.handle_id,
             provider_id=handle.provider_id or "",
             status=handle.status.value,
-            error_code=error_code,
+            error_code=ExecutionResourceReleaseError.code,
         )
 
     def _part(self, handle: Handle, provider: ExecutionResourceProvider) -> Handle:
@@ -221,8 +216,7 @@ class Opener:
 
         async def undo(resource: CodeExecutionResource) -> None:
             part.stray, part.resource = False, resource
-            reason = await self.dispose(part)
-            if reason:
+            if reason := await self.dispose(part):
                 self.quarantine(part, reason)
             else:
                 self.book.drop(part)

@@ -19,7 +19,7 @@ from agently_kernel.policy_text import build_request
 log = logging.getLogger("agently_kernel.policy")
 
 CONSTRAINT_GATES: frozenset[Gate] = frozenset({"trusted_local"})
-"""Gates that lift a constraint. ``auto_allow`` approves gates and never lifts a constraint, so a person must answer these."""
+"""Gates that lift a constraint. ``auto_allow`` approves gates and never lifts a constraint: a person answers these."""
 
 CHANNEL_HANDLER = "input_timeout_fail"
 
@@ -29,9 +29,9 @@ DecisionListener = Callable[[ApprovalRequest, ApprovalDecision], None]
 class PolicyApproval:
     """Answers approval requests with the configured handler and remembers what was allowed for the session.
 
-    Handlers: ``input_timeout_fail`` (default) asks through the channel that :meth:`set_channel` was given, for a kernel
-    the panel or the front end's input box, and answers ``no_channel`` at once where there is none; ``fail_closed`` denies
-    everything; others come by :meth:`register_handler`.
+    Handlers: ``input_timeout_fail`` (default) asks through the channel that :meth:`set_channel` was given (for a kernel
+    the panel or the front end's input box) and answers ``no_channel`` at once where there is none; ``fail_closed``
+    denies everything; others come by :meth:`register_handler`.
     """
 
     def __init__(self) -> None:
@@ -137,11 +137,11 @@ class PolicyApproval:
     async def ask(
         self, request: ApprovalRequest, *, handler: str | None = None, timeout: float | None = None
     ) -> ApprovalDecision:
-        """Put *request* to a handler for at most *timeout* seconds (None or 0: until cancelled) and return how it ended.
+        """Put *request* to a handler, at most *timeout* seconds (None or 0: until cancelled); return how it ended.
 
-        A handler that raises or returns something else than an ApprovalOutcome denies; one that does not answer in time ends as
-        ``timed_out``. CancelledError passes through after the handler has been cancelled. Raises ConfigurationError
-        for an unknown handler name.
+        A handler that raises or returns something else than an ApprovalOutcome denies; one that does not answer in time
+        ends as ``timed_out``. CancelledError passes through after the handler has been cancelled. Raises
+        ConfigurationError for an unknown handler name.
         """
         name = handler or self._default
         answer = self._known(name)
@@ -210,8 +210,9 @@ def _fail_closed(request: ApprovalRequest) -> ApprovalOutcome:
 
 
 async def _call(handler: ApprovalHandler, request: ApprovalRequest) -> Any:
-    """Call *handler*. What may block goes to a daemon thread, so that neither the loop nor the process' end waits for it."""
-    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None)):  # noqa: B004
+    """Call *handler*. What may block goes to a daemon thread: neither the loop nor the process' end waits for it."""
+    called = getattr(handler, "__call__", None)  # noqa: B004 - an object with an async __call__ is meant
+    if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(called):
         got: Any = handler(request)
     else:
         got = await _in_thread(handler, request)
@@ -253,10 +254,12 @@ def _refusal(request: ApprovalRequest, decision: ApprovalDecision) -> str:
     because = f" because {decision.reason}" if decision.reason else f" by {decision.by}"
     remedy = {
         ApprovalOutcome.TIMED_OUT: "Run it again and answer the question.",
-        ApprovalOutcome.NO_CHANNEL: "Open the notebook in a front end with the panel or an input box, or allow it in the configuration.",
+        ApprovalOutcome.NO_CHANNEL: (
+            "Open the notebook in a front end with the panel or an input box, or allow it in the configuration."
+        ),
         ApprovalOutcome.CANCELLED: "Run it again if it was meant.",
     }.get(decision.outcome, "Run it again to be asked again, or change the configuration.")
     return (
-        f"“{request.title}” ({request.gate}: {request.subject}) {_WORDS[decision.outcome]}{because}; nothing was run for it. "
-        f"{remedy}"
+        f"“{request.title}” ({request.gate}: {request.subject}) {_WORDS[decision.outcome]}{because}; "
+        f"nothing was run for it. {remedy}"
     )

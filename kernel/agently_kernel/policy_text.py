@@ -35,7 +35,7 @@ WORDING: Mapping[Gate, _Wording] = {
     "trusted_local": _Wording(
         "Run WITHOUT any isolation",
         "No isolating provider can be used. The code would run directly on this machine: {subject}.",
-        "The code can do everything that you can do: read and change your files, use your network and your credentials.",
+        "The code can do everything that you can do: read and change your files, use your network and credentials.",
     ),
     "image_pull": _Wording(
         "Download a container image",
@@ -94,8 +94,8 @@ def build_request(
     """Return the question of *gate* about exactly *subject*.
 
     *facts* are named details that the host itself observed (size in words, kind, digest); *why* is our own sentence.
-    *timeout* is in seconds, None or 0 for a question that waits until it is cancelled. Raises ValueError when the subject or a
-    fact is empty, too long to be shown whole, or holds characters that could deceive a reader.
+    *timeout* is in seconds, None or 0 for a question that waits until it is cancelled. Raises ValueError when the
+    subject or a fact is empty, too long to be shown whole, or holds characters that could deceive a reader.
     """
     wording = WORDING.get(gate)
     if wording is None:

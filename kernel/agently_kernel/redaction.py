@@ -29,8 +29,8 @@ def _leaves(value: JSONValue, secret: bool) -> Iterator[tuple[str, bool]]:
 def describe_error(error: BaseException, configs: Iterable[Mapping[str, JSONValue]], *, most: int = 600) -> str:
     """Return *error* as one line for people, at most *most* characters.
 
-    An error of this product keeps its words, except values under keys that name a secret (and environments). Of any other
-    exception every configured text is hidden, because its author did not write it to be shown.
+    An error of this product keeps its words, except values under keys that name a secret or an environment. Of any
+    other exception every configured text is hidden, because its author did not write it to be shown.
     """
     ours = isinstance(error, AgentlyKernelError)
     text = " ".join(str(error).split())

@@ -1,7 +1,7 @@
 """Choosing a provider: ordered, deterministic, and explained candidate by candidate.
 
-Here are the rules alone; :mod:`agently_kernel.manager` does the waiting. A value that could not be observed (None) never satisfies
-a requirement, and no rule looks at a provider's name.
+Here are the rules alone; :mod:`agently_kernel.opening` talks to providers. A value that could not be observed (None)
+never satisfies a requirement, and no rule looks at a provider's name.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class Attempt:
-    """A candidate that may be opened: its merged requirement, provider and probe. ``full``: all wanted axes were probed true."""
+    """A candidate that may be opened. ``full``: every axis wanted was probed true; ``fallback``: second best."""
 
     index: int
     candidate: ProviderCandidate
@@ -55,7 +55,7 @@ class Attempt:
 
 
 def candidates_of(requirement: ExecutionResourceRequirement, known: Iterable[str]) -> tuple[ProviderCandidate, ...]:
-    """Return the chain: the explicit ``provider_id`` alone, else ``provider_candidates``, else all *known* ids in order."""
+    """Return the chain: the explicit ``provider_id`` alone, else ``provider_candidates``, else all *known* in order."""
     if requirement.provider_id is not None:
         named = [c for c in requirement.provider_candidates if c.provider_id == requirement.provider_id]
         return tuple(named) or (ProviderCandidate(provider_id=requirement.provider_id),)
@@ -102,7 +102,7 @@ def isolation_problem(policy: ExecutionResourcePolicy, isolation: IsolationFacts
 def toolchain_problem(
     wanted: Iterable[CodeExecutionToolchainRequirement], observed: Mapping[str, ToolchainFact], *, partial: bool = False
 ) -> Problem | None:
-    """Return the first constraint that the *observed* tools do not meet; with *partial*, unlisted tools are passed over."""
+    """Return the first constraint that the *observed* tools do not meet; *partial* passes over tools not listed."""
     for need in wanted:
         fact = observed.get(need.tool)
         if fact is None and partial:
@@ -128,7 +128,7 @@ def toolchain_problem(
 
 
 def hard_problem(requirement: ExecutionResourceRequirement, probe: ExecutionResourceProbe) -> Problem | None:
-    """Return why the probed provider can never serve the requirement, whatever isolation policy says; None when it can."""
+    """Return why the probed provider cannot serve the requirement, whatever its isolation; None when it can."""
     if not probe.available:
         return Problem("unavailable", "", probe.reason or "it is not available", probe.remedy)
     if requirement.kind not in probe.supported_kinds:
@@ -331,7 +331,8 @@ class SelectionChain:
         """Return the error for a chain without an eligible candidate; it lists each one with reason and remedy."""
         selection = self.selection(None)
         lines = [
-            f"No provider can run this {self.requirement.language} code with isolation={selection.isolation!r}; nothing was run."
+            f"No provider can run this {self.requirement.language} code with isolation={selection.isolation!r}; "
+            "nothing was run."
         ]
         for reason in selection.skipped:
             lines.append(f"  {reason.index + 1}. {reason.provider_id}: {reason.message.rstrip('.')}.")
