@@ -24,12 +24,17 @@ SETTLE_SECONDS = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Booted:
-    """A guest that runs: its session, what it said in ``hello``, and the facts of its sandbox."""
+class BootPlan:
+    """How a guest is brought up; the names are those of ``SandboxResource.open``."""
 
-    session: GuestSession
-    hello: Mapping[str, Any]
-    facts: SandboxFacts
+    python: str
+    guest_dir: str
+    safety_class: SafetyClass
+    network: Network
+    local: bool
+    write_roots: tuple[str, ...]
+    tools: Mapping[str, Sequence[str]]
+    deadline: float
 
 
 class _Greeting:
@@ -56,80 +61,72 @@ class _Greeting:
 async def boot_guest(
     sandbox: Sandbox,
     config: BootConfig,
+    plan: BootPlan,
     *,
     handler: FrameHandler,
     on_end: Callable[[SessionEnd], None],
     on_session: Callable[[GuestSession], None],
-    before_observation: Callable[[], Awaitable[None]] | None,
-    python: str,
-    guest_dir: str,
-    safety_class: SafetyClass,
-    network: Network,
-    local: bool,
-    paths: Mapping[str, str],
-    tools: Mapping[str, Sequence[str]],
-    deadline: float,
-) -> Booted:
-    """Bring the guest of *sandbox* up within *deadline* seconds. Parameters are those of ``SandboxResource.open``;
-    *on_session* gets the session before it starts, *before_observation* runs as soon as the guest can take messages.
+    on_up: Callable[[], Awaitable[None]],
+) -> SandboxFacts:
+    """Bring the guest of *sandbox* up within the plan's deadline and return the facts of the sandbox.
 
-    Raises SandboxLaunchError; the caller then closes session and sandbox.
+    *on_session* gets the session before it starts; *on_up* runs as soon as the guest can take messages, before the
+    observation from outside. Raises SandboxLaunchError; the caller then closes session and sandbox.
     """
     started = time.monotonic()
     sessions: list[GuestSession] = []
 
-    async def bring_up() -> Booted:
+    async def bring_up() -> SandboxFacts:
         greeting = _Greeting(handler)
-        process = await sandbox.spawn(
-            guest_argv(python, guest_dir), env=config.interpreter.env, cwd=config.interpreter.cwd
-        )
+        argv = guest_argv(plan.python, plan.guest_dir)
+        process = await sandbox.spawn(argv, env=config.interpreter.env, cwd=config.interpreter.cwd)
         session = GuestSession(process, greeting, on_end)
         sessions.append(session)
         on_session(session)
         session.start()
-        write_roots = [*dict.fromkeys((paths["build"], paths["output"])), "/tmp", "/dev/shm"]  # noqa: S108
-        with Challenge(config.nonce, write_roots=write_roots, local=local) as challenge:
-            await session.send(config.header(challenge.keys))
-            hello = await _unless_ended(session, greeting.hello)
-            if hello["nonce"] != config.nonce or hello["protocol"] != wire.PROTOCOL:
-                raise wire.WireError("the guest's greeting does not fit this host")
-            nonce, payload = await _unless_ended(session, greeting.probe)
-            inside = challenge.evaluate(payload, nonce)
-        if before_observation is not None:
-            await before_observation()
+        hello, inside = await _greet(session, greeting, config, plan)
+        await on_up()
         outside = await sandbox.observe()
-        limits = await sandbox.limits()
-        toolchains = await check_tools(session, tools, TOOLS_DEADLINE) if tools else {}
-        toolchains["python"] = _python_fact(str(hello["python"]))
-        facts = SandboxFacts(
+        toolchains = await check_tools(session, plan.tools, TOOLS_DEADLINE) if plan.tools else {}
+        toolchains["python"] = _python_fact(hello["python"])
+        isolation = IsolationFacts.from_evidence((*outside, *inside))
+        return SandboxFacts(
             provider_id=sandbox.provider_id,
-            safety_class=safety_class,
-            isolation=(isolation := IsolationFacts.from_evidence(_dated(outside, inside))),
-            limits=limits,
-            network=network if network != "none" or isolation.network_blocked else "unknown",
+            safety_class=plan.safety_class,
+            isolation=isolation,
+            limits=await sandbox.limits(),
+            network="unknown" if plan.network == "none" and not isolation.network_blocked else plan.network,
             toolchains=toolchains,
             mechanism={**sandbox.mechanism(), "stage1": hello["stage1"]},
             observed_at=time.time(),
         )
-        return Booted(session, hello, facts)
 
     try:
-        return await asyncio.wait_for(bring_up(), deadline)
+        return await asyncio.wait_for(bring_up(), plan.deadline)
     except asyncio.TimeoutError:
-        raise await _launch_error(
-            sandbox, sessions, f"did not report within {deadline:g} s", "try again when the machine is less loaded"
-        ) from None
-    except (wire.WireError, ValueError) as error:
-        raise await _launch_error(sandbox, sessions, f"reported something unfit ({error})", "") from error
+        remedy = "Try again when the machine is less loaded."
+        raise await _launch_error(sandbox, sessions, f"did not report within {plan.deadline:g} s", remedy) from None
     except SandboxLaunchError:
         raise
+    except (wire.WireError, ValueError) as error:
+        raise await _launch_error(sandbox, sessions, f"reported something unfit ({error})", "") from error
     except SandboxError as error:
-        seconds = time.monotonic() - started
-        raise await _launch_error(sandbox, sessions, f"ended after {seconds:.1f} s before it had reported", "") from error
+        what = f"ended after {time.monotonic() - started:.1f} s before it had reported"
+        raise await _launch_error(sandbox, sessions, what, "") from error
 
 
-def _dated(*groups: tuple[Evidence, ...]) -> tuple[Evidence, ...]:
-    return tuple(item for group in groups for item in group)
+async def _greet(
+    session: GuestSession, greeting: _Greeting, config: BootConfig, plan: BootPlan
+) -> tuple[dict[str, Any], tuple[Evidence, ...]]:
+    """Send the boot message with a challenge; return ``hello`` and the evidence of the inside attempts."""
+    roots = [*dict.fromkeys(plan.write_roots), "/tmp", "/dev/shm"]  # noqa: S108 - paths inside the sandbox
+    with Challenge(config.nonce, write_roots=roots, local=plan.local) as challenge:
+        await session.send(config.header(challenge.keys))
+        hello = await _unless_ended(session, greeting.hello)
+        if hello["nonce"] != config.nonce or hello["protocol"] != wire.PROTOCOL:
+            raise wire.WireError("the guest's greeting does not fit this host")
+        nonce, payload = await _unless_ended(session, greeting.probe)
+        return hello, challenge.evaluate(payload, nonce)
 
 
 async def _unless_ended(session: GuestSession, future: asyncio.Future[Any]) -> Any:

@@ -43,7 +43,7 @@ def interpreter_death(
     if violation is not None:
         return DeathCause(
             what="interpreter", kind="protocol", exit_code=exit_code, signal=name,
-            message=f"The interpreter was ended because it broke the sandbox's protocol ({violation[:300]}). {LOST_VARIABLES}",
+            message=f"The interpreter was ended because it broke the protocol ({violation[:300]}). {LOST_VARIABLES}",
         )
     if stopper is not None:
         return DeathCause(
@@ -71,7 +71,9 @@ def interpreter_death(
     )
 
 
-def sandbox_death(returncode: int | None, *, stopper: Stopper | None = None, violation: str | None = None) -> DeathCause:
+def sandbox_death(
+    returncode: int | None, *, stopper: Stopper | None = None, violation: str | None = None
+) -> DeathCause:
     """Return the cause of a sandbox's end that we ourselves brought about, or that nobody can explain better."""
     name = signal_name(-returncode) if returncode is not None and returncode < 0 else None
     code = returncode if returncode is not None and returncode >= 0 else None
@@ -82,11 +84,13 @@ def sandbox_death(returncode: int | None, *, stopper: Stopper | None = None, vio
         )
     if stopper is not None:
         return DeathCause(
-            what="sandbox", kind=stopper, exit_code=code, signal=name, limit="time" if stopper == "time_limit" else None,
+            what="sandbox", kind=stopper, exit_code=code, signal=name,
+            limit="time" if stopper == "time_limit" else None,
             message=f"The sandbox was ended {_BY_US[stopper]}. {LOST_SANDBOX}",
         )
     how = f"by {name}" if name else f"with exit code {code}" if code is not None else "for an unknown reason"
     return DeathCause(
-        what="sandbox", kind="signal" if name else "exit" if code is not None else "unknown", exit_code=code, signal=name,
+        what="sandbox", kind="signal" if name else "exit" if code is not None else "unknown", exit_code=code,
+        signal=name,
         message=f"The sandbox ended {how}. {LOST_SANDBOX}",
     )

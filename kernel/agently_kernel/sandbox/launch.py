@@ -37,8 +37,8 @@ def guest_files() -> dict[str, bytes]:
 def install_guest(folder: Path) -> Path:
     """Copy the guest's programs (files 0444, folders 0755) with compiled forms into *folder* and return it.
 
-    The compiled forms are those of the running interpreter; another one ignores them. Time stamps are kept, because they
-    are what makes a compiled form valid. Raises OSError when the folder cannot be written.
+    The compiled forms are those of the running interpreter; another one ignores them. Time stamps are kept, because
+    they are what makes a compiled form valid. Raises OSError when the folder cannot be written.
     """
     cache = folder / "__pycache__"
     for directory in (folder, cache):

@@ -41,7 +41,9 @@ _MAX_OBSERVATIONS = 256
 class Challenge:
     """Plants the things that a sandbox must not reach, and tells afterwards what was reached. A context manager."""
 
-    def __init__(self, nonce: str, *, write_roots: Sequence[str], local: bool = True, folder: Path | None = None) -> None:
+    def __init__(
+        self, nonce: str, *, write_roots: Sequence[str], local: bool = True, folder: Path | None = None
+    ) -> None:
         """*folder* is where the canary is planted (default: the temporary folder)."""
         self._nonce = nonce
         self._write_roots = list(write_roots)

@@ -109,14 +109,16 @@ async def spawn_process(
 ) -> PipedProcess:
     """Start *argv* (program first) in a session of its own with exactly *env*, and return it with three pipes.
 
-    *pass_fds* are inherited besides them. The parent-death signal that a mechanism arms follows the *thread* that spawned:
-    this must run on the thread of the event loop that owns the sandbox (it does, unless the loop itself runs in a thread
-    that ends early), and never in a pool's worker. Raises SandboxLaunchError when the program cannot be started.
+    *pass_fds* are inherited besides them. The parent-death signal that a mechanism arms follows the *thread* that
+    spawned, which is the thread of the running event loop: a sandbox ends with that thread at the latest, so a loop
+    that owns sandboxes must not run in a thread that ends before them. Raises SandboxLaunchError when the program
+    cannot be started.
     """
     loop = asyncio.get_running_loop()
     group = os.name == "posix"
     try:
-        popen = subprocess.Popen(
+        # Blocks until the program has been executed, about a millisecond, as asyncio's own form does too.
+        popen = subprocess.Popen(  # noqa: ASYNC220
             list(argv), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=dict(env), cwd=cwd,
             pass_fds=tuple(pass_fds), close_fds=True, start_new_session=group, bufsize=0,
         )
@@ -138,8 +140,8 @@ async def spawn_process(
         readers = []
         for pipe in (popen.stdout, popen.stderr):
             reader = asyncio.StreamReader(limit=READER_LIMIT)
-            transport, _ = await loop.connect_read_pipe(_protocol_of(reader), pipe)
-            transports.append(transport)
+            read_transport, _ = await loop.connect_read_pipe(_protocol_of(reader), pipe)
+            transports.append(read_transport)
             readers.append(reader)
         return PipedProcess(popen, (stdin, readers[0], readers[1]), transports, group=group)
     except BaseException:

@@ -27,11 +27,12 @@ class Resident:
         self,
         session: GuestSession,
         explain: Callable[[int | None], Awaitable[DeathCause | None]],
-        on_exit: Callable[[DeathCause], None],
+        on_exit: Callable[[DeathCause, bool], None],
         *,
         start_deadline: float = 60.0,
     ) -> None:
-        """*explain* asks the mechanism why a process was killed (None: it cannot say). *on_exit* is called at each end."""
+        """*explain* asks the mechanism why a process was killed (None: it cannot say); *on_exit* hears of each
+        end, and whether the interpreter had been ready."""
         self._session = session
         self._explain = explain
         self._on_exit = on_exit
@@ -79,8 +80,8 @@ class Resident:
             if self.state == "starting" and loop.time() >= end:
                 await self.kill(None)
                 raise SandboxError(
-                    f"The interpreter did not become ready within {self._start_deadline:g} s and was ended. Run the cell "
-                    "again; if this repeats, the machine is overloaded or the sandbox lacks memory.",
+                    f"The interpreter did not become ready within {self._start_deadline:g} s and was ended. Run the "
+                    "cell again; if this repeats, the machine is overloaded or the sandbox lacks memory.",
                     code="sandbox.interpreter_failed",
                 )
         if self.state != "ready":
@@ -146,8 +147,9 @@ class Resident:
                 death = explained.model_copy(update={"what": "interpreter", "message": text})
         self.start_failure = str(header.get("reason") or death.message)[:1000]
         self.last_death = death
+        was_ready = self.state == "ready"
         self._set("exited")
-        self._on_exit(death)
+        self._on_exit(death, was_ready)
 
     def _set(self, state: InterpreterState) -> None:
         self.state = state

@@ -4,18 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Coroutine, Mapping, Sequence
-from typing import Any, Literal, cast
+from collections.abc import Awaitable, Mapping, Sequence
+from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionBundle, ExecutionForm
-from agently_kernel.contract.errors import (
-    GrantError,
-    MaterializationError,
-    SandboxDied,
-    SandboxError,
-)
+from agently_kernel.contract.errors import SandboxCleanupError, SandboxDied, SandboxError
 from agently_kernel.contract.isolation import SafetyClass, SandboxFacts, ToolchainFact
 from agently_kernel.contract.outputs import OutputSink
 from agently_kernel.contract.protocols import Sandbox
@@ -23,44 +17,26 @@ from agently_kernel.contract.result import CodeExecutionResult, DeathCause, Exec
 from agently_kernel.contract.workspace import SANDBOX_PATHS, MaterializationManifest, TaskWorkspaceAccessGrant
 from agently_kernel.guest import wire
 from agently_kernel.sandbox.activity import Activity, CellRun, InputHandler
-from agently_kernel.sandbox.boot import Booted, boot_guest, check_tools
-from agently_kernel.sandbox.deaths import LOST_VARIABLES, Stopper, sandbox_death
+from agently_kernel.sandbox.binding import execute_header, path_inside, verify_binding
+from agently_kernel.sandbox.boot import BootPlan, boot_guest, check_tools
+from agently_kernel.sandbox.deaths import Stopper, sandbox_death
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
+from agently_kernel.sandbox.questions import CommKind, RequestOp, ask, comm_frame, empty_reply
 from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.router import OutputRouter, decode_json, json_object
 from agently_kernel.sandbox.session import GuestSession, SessionEnd
 from agently_kernel.sandbox.source import GuestOutputSource
 from agently_kernel.sandbox.steps import PlanRun
+from agently_kernel.sandbox.stopping import KILL_DEADLINE, Stops, TaskKeeper, complete_despite_cancel
 
 log = logging.getLogger(__name__)
 
 InterpreterState = Literal["none", "starting", "idle", "busy", "exited"]
-RequestOp = Literal["complete", "inspect", "is_complete", "history"]
-CommKind = Literal["comm_open", "comm_msg", "comm_close"]
 
-KILL_DEADLINE = 2.0
 EXPLAIN_DEADLINE = 1.0
 CLOSE_DEADLINE = 10.0
 
 _OUTPUT_OPS = frozenset(("stream", "text", "display", "clear", "error", "comm"))
-
-
-async def complete_despite_cancel(work: Coroutine[Any, Any, None]) -> None:
-    """Run *work*, which must have deadlines of its own, to its end even when cancelled; the cancellation follows after."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.shield(task)
-        except asyncio.CancelledError:
-            cancelled = True
-        except Exception:
-            break
-    if cancelled:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("cleaning up after a cancellation failed: %s", error)
-        raise asyncio.CancelledError
-    task.result()
 
 
 class SandboxResource:
@@ -92,31 +68,42 @@ class SandboxResource:
         start_deadline: float = 60.0,
         deadline: float = 20.0,
     ) -> SandboxResource:
-        """Spawn the guest in *sandbox*, boot and observe it, and return the resource, which owns the sandbox from then on.
+        """Spawn the guest in *sandbox*, boot and observe it, and return the resource, which then owns the sandbox.
 
-        *python*: the interpreter's path in the sandbox. *grant*: the one whose mounts the sandbox was opened with; later
-        executions must bring one with the same mounts. *network*: what the provider gave; ``none`` is reported only when
-        it was observed. *tools*: tool id → argv that prints its version, checked at once. *guest_dir* and *paths*: where
-        guest programs and workspace areas lie inside. *local*: False when the sandbox is on another machine.
-        *start_interpreter*: start the resident interpreter at once (do not wait for it). Seconds: *interrupt_grace* from
-        a Stop to the kill, *start_deadline* for an interpreter, *deadline* for all that is done here.
+        *python*: the interpreter's path in the sandbox. *grant*: the one whose mounts the sandbox was opened with;
+        later executions must bring one with the same mounts. *network*: what the provider gave; ``none`` is reported
+        only when it was observed. *tools*: tool id → argv that prints its version, checked at once. *guest_dir* and
+        *paths*: where guest programs and workspace areas lie inside. *local*: False when the sandbox is on another
+        machine. *start_interpreter*: start the resident interpreter at once (do not wait for it). Seconds:
+        *interrupt_grace* from a Stop to the kill, *start_deadline* for an interpreter, *deadline* for all done here.
 
         Raises SandboxLaunchError (details: ``remedy``, ``diagnostics``). The sandbox is closed whenever this raises.
         """
         config = boot or BootConfig()
-        resource = cls(sandbox, config, grant, paths, max_output_bytes, interrupt_grace)
+        resource = cls(sandbox, config, grant, paths, max_output_bytes)
+        plan = BootPlan(
+            python=python, guest_dir=guest_dir, safety_class=safety_class, network=network, local=local,
+            write_roots=(paths["build"], paths["output"]), tools=tools or {}, deadline=deadline,
+        )
+
+        def adopt(session: GuestSession) -> None:
+            resource._session = session
+            resource._resident = Resident(
+                session, resource._explain, resource._interpreter_exited, start_deadline=start_deadline
+            )
+            resource._stops = Stops(session, resource._resident, resource._tasks, interrupt_grace)
+
+        async def up() -> None:
+            if start_interpreter:
+                await resource._resident.start()
+
         try:
-            booted = await boot_guest(
-                sandbox, config, handler=resource._on_frame, on_end=resource._on_end, python=python, guest_dir=guest_dir,
-                safety_class=safety_class, network=network, local=local, paths=paths, tools=tools or {}, deadline=deadline,
-                on_session=lambda session: resource._adopt(session, start_deadline),
-                before_observation=resource._resident_start if start_interpreter else None,
+            resource.facts = await boot_guest(
+                sandbox, config, plan, handler=resource._on_frame, on_end=resource._on_end, on_session=adopt, on_up=up
             )
         except BaseException:
-            await complete_despite_cancel(resource._abandon())
+            await complete_despite_cancel(resource._end())
             raise
-        resource.facts = booted.facts
-        resource._booted = booted
         return resource
 
     def __init__(
@@ -126,7 +113,6 @@ class SandboxResource:
         grant: TaskWorkspaceAccessGrant | None,
         paths: Mapping[str, str],
         max_output_bytes: int,
-        interrupt_grace: float,
     ) -> None:
         """Use :meth:`open`."""
         self._sandbox = sandbox
@@ -134,17 +120,15 @@ class SandboxResource:
         self._mounts = grant.mounts_key() if grant is not None else None
         self._paths = dict(paths)
         self._max_output_bytes = max_output_bytes
-        self._grace = interrupt_grace
         self._router = OutputRouter()
         self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
-        self._closing: asyncio.Task[None] | None = None
-        self._session: GuestSession
+        self._tasks = TaskKeeper()
+        self._session: GuestSession | None = None  # until the guest has been spawned
         self._resident: Resident
-        self._booted: Booted | None = None
+        self._stops: Stops
+        self._closing: asyncio.Task[None] | None = None
         self._death: DeathCause | None = None
         self._death_known = asyncio.Event()
-        self._stopping_sandbox: Stopper | None = None
         self._idle_death: DeathCause | None = None
 
     # -- what is known of it -------------------------------------------------------------------------------------
@@ -159,13 +143,28 @@ class SandboxResource:
         self._router.background_sink = sink
 
     @property
+    def interrupt_grace(self) -> float:
+        """Seconds from a Stop until the interpreter is ended; may be set at any time, for later stops."""
+        return self._grace
+
+    @interrupt_grace.setter
+    def interrupt_grace(self, seconds: float) -> None:
+        self._grace = seconds
+
+    @property
     def healthy(self) -> bool:
         """True while the sandbox can serve another execution, as far as the host knows without asking."""
-        return self._closing is None and self._death is None and self._session.alive
+        return self._closing is None and self._death is None and self._live.alive
 
     async def health(self) -> Literal["ready", "unhealthy"]:
         """Ask the mechanism too; for ``ExecutionResourceProvider.async_health_check``."""
         return "ready" if self.healthy and await self._sandbox.is_alive() else "unhealthy"
+
+    @property
+    def _live(self) -> GuestSession:
+        if self._session is None:
+            raise SandboxDied("The sandbox has not been opened.")
+        return self._session
 
     @property
     def sandbox(self) -> Sandbox:
@@ -198,12 +197,12 @@ class SandboxResource:
     @property
     def diagnostics(self) -> str:
         """The last of the guest's standard error: untrusted text for people."""
-        return self._session.diagnostics
+        return self._live.diagnostics
 
     @property
     def output_source(self) -> GuestOutputSource:
         """Where ``TaskWorkspace.collect`` reads from."""
-        return GuestOutputSource(self._sandbox, self._session)
+        return GuestOutputSource(self._sandbox, self._live)
 
     # -- executing -----------------------------------------------------------------------------------------------
 
@@ -224,49 +223,32 @@ class SandboxResource:
         GrantError or MaterializationError when bundle, manifest and grant do not belong together, SandboxDied when the
         sandbox had ended before. Cancelling stops what runs, up to ending the sandbox, before the cancellation returns.
         """
-        self._verify(bundle, manifest, grant)
+        verify_binding(bundle, manifest, grant, self._mounts)
         async with self._turn:
             self._refuse_dead()
             cell = cell or manifest.execution_id or bundle.bundle_id
             if bundle.form is ExecutionForm.SESSION:
-                return await self._run_cell(bundle, manifest, timeout, CellRun(cell, sink, self._max_output_bytes, input_handler))
-            areas = {**self._paths, "source": self._inside(manifest.source_dir)}
-            plan = PlanRun(
-                cell, sink, self._max_output_bytes, session=self._session, areas=areas, env=self._config.interpreter.env
-            )
+                run = CellRun(cell, sink, self._max_output_bytes, input_handler)
+                return await self._run_cell(bundle, manifest, timeout, run)
+            areas = {**self._paths, "source": path_inside(manifest.source_dir, self._paths)}
+            env = self._config.interpreter.env
+            plan = PlanRun(cell, sink, self._max_output_bytes, session=self._live, areas=areas, env=env)
             return await self._run_plan(bundle, manifest, timeout, plan)
-
-    def _verify(
-        self, bundle: CodeExecutionBundle, manifest: MaterializationManifest, grant: TaskWorkspaceAccessGrant
-    ) -> None:
-        if (manifest.bundle_digest, manifest.bundle_id) != (bundle.bundle_digest, bundle.bundle_id):
-            raise MaterializationError(
-                f"The manifest is of {manifest.bundle_id}, but {bundle.bundle_id} was to run; nothing was executed. "
-                "Materialise the bundle under this grant first."
-            )
-        if manifest.grant_id != grant.grant_id or manifest.task_workspace_id != grant.task_workspace_id:
-            raise GrantError(
-                f"The bundle was materialised under grant {manifest.grant_id}, not under {grant.grant_id}; nothing was "
-                "executed."
-            )
-        if self._mounts is not None and grant.mounts_key() != self._mounts:
-            raise GrantError(
-                f"Grant {grant.grant_id} has other roots or live inputs than this sandbox was opened with; nothing was "
-                "executed. A new sandbox is needed for it."
-            )
 
     def _refuse_dead(self) -> None:
         if self._closing is not None:
             raise SandboxDied("The sandbox has been closed.")
         if self._death is not None:
             raise SandboxDied(self._death.message, details={"cause": self._death, "lost": "sandbox"})
-        if not self._session.alive:
-            raise self._session.died()
+        if not self._live.alive:
+            raise self._live.died()
 
     async def _run_cell(
         self, bundle: CodeExecutionBundle, manifest: MaterializationManifest, timeout: float | None, run: CellRun
     ) -> CodeExecutionResult:
-        header = self._execute_header(bundle, manifest, run)
+        header = execute_header(
+            bundle, manifest, cell=run.cell, paths=self._paths, allow_stdin=run.input_handler is not None
+        )
         self._router.active = run
         self._router.remember(run.cell)
         timer: asyncio.TimerHandle | None = None
@@ -277,16 +259,16 @@ class SandboxResource:
                 run.notice(f"{lost.message} A new interpreter runs this cell.")
             if await self._interpreter_for(run):
                 if timeout is not None:
-                    timer = asyncio.get_running_loop().call_later(timeout, self._begin_stop, run, "time_limit")
+                    timer = asyncio.get_running_loop().call_later(timeout, self._stops.begin, run, "time_limit")
                 run.sent = True
-                await self._session.send(header)
+                await self._live.send(header)
                 await run.finished
         except SandboxDied:
             await self._explained_end(run)
         except SandboxError as error:  # the interpreter did not start, or the message is too large to send
             failure = str(error)
         except asyncio.CancelledError:
-            await complete_despite_cancel(self._stop_and_wait(run))
+            await complete_despite_cancel(self._stops.begin_and_wait(run))
             raise
         finally:
             if timer is not None:
@@ -298,19 +280,6 @@ class SandboxResource:
             bundle, self.facts, execution_id=manifest.execution_id, status=status, message=message, error=run.error,
             reply=run.reply,
         )
-
-    def _execute_header(
-        self, bundle: CodeExecutionBundle, manifest: MaterializationManifest, run: CellRun
-    ) -> dict[str, Any]:
-        digests = {file.sandbox_path: file.sha256 for file in manifest.files}
-        if manifest.entrypoint not in digests:
-            raise MaterializationError(f"The manifest does not list its own entrypoint {manifest.entrypoint!r}.")
-        options = {**bundle.options}
-        options["allow_stdin"] = bool(options.get("allow_stdin", True)) and run.input_handler is not None
-        return {
-            "op": "execute", "cell": run.cell, "path": self._inside(manifest.entrypoint),
-            "digest": digests[manifest.entrypoint], "options": options,
-        }
 
     async def _interpreter_for(self, run: CellRun) -> bool:
         if self._resident.state == "ready":
@@ -324,7 +293,7 @@ class SandboxResource:
     ) -> CodeExecutionResult:
         self._router.active = plan
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(timeout, self._begin_stop, plan, "time_limit") if timeout is not None else None
+        timer = loop.call_later(timeout, self._stops.begin, plan, "time_limit") if timeout is not None else None
         code: int | None = None
         try:
             status, message, code = await plan.run(bundle, manifest)
@@ -333,7 +302,7 @@ class SandboxResource:
             status = ExecutionStatus.DIED
             message = plan.death.message if plan.death else "The sandbox ended."
         except asyncio.CancelledError:
-            await complete_despite_cancel(self._stop_and_wait(plan))
+            await complete_despite_cancel(self._stops.begin_and_wait(plan))
             raise
         finally:
             if timer is not None:
@@ -351,67 +320,22 @@ class SandboxResource:
         if self._router.active is run:
             self._router.active = None
 
-    def _inside(self, path: str) -> str:
-        """Return a path of the standard layout where this sandbox has it."""
-        for name, standard in SANDBOX_PATHS.items():
-            if path == standard or path.startswith(standard + "/"):
-                return self._paths[name] + path[len(standard) :]
-        return path
-
     # -- stopping ------------------------------------------------------------------------------------------------
 
     async def interrupt(self) -> bool:
         """Stop the running execution like the ordinary kernel does; return whether one was running.
 
-        Idle: nothing happens. A cell that does not stop within the grace time loses its interpreter, and if that does not
-        help the sandbox is ended; the user is told so in the cell. Again: the signal is sent again.
+        Idle: nothing happens. A cell that does not stop within the grace time loses its interpreter, and if that does
+        not help the sandbox is ended; the user is told so in the cell. Again: the signal is sent again.
         """
         run = self._router.active
         if run is None or run.finished.done():
             return False
         if run.stopper is None:
-            self._begin_stop(run, "stopped_by_user")
+            self._stops.begin(run, "stopped_by_user")
         elif isinstance(run, CellRun) and run.busy:
-            self._keep(self._send_quietly({"op": "interrupt"}))
+            self._tasks.add(self._stops.send_quietly({"op": "interrupt"}))
         return True
-
-    def _begin_stop(self, run: Activity, stopper: Stopper) -> None:
-        if run.stopper is None and not run.finished.done():
-            run.stopper = stopper
-            run.ladder = self._keep(self._ladder(run, stopper))
-
-    async def _ladder(self, run: Activity, stopper: Stopper) -> None:
-        with contextlib.suppress(SandboxDied):  # it has ended: that is what was wanted
-            if isinstance(run, CellRun):
-                run.drop_input()
-                if not run.sent:
-                    run.finish()  # the cell has not begun; its interpreter goes on to start
-                    return
-                await self._session.send({"op": "interrupt"})
-                if await run.wait(self._grace):
-                    return
-                why = "after you stopped it" if stopper == "stopped_by_user" else "after its time limit"
-                run.notice(f"The cell did not end within {self._grace:g} s {why}; its interpreter is being ended. {LOST_VARIABLES}")
-                if await self._end_interpreter(run, stopper):
-                    return
-                run.notice("The interpreter could not be ended; the whole sandbox is being ended.")
-            elif isinstance(run, PlanRun):
-                step = run.current_step
-                if step is not None:
-                    await self._session.send({"op": "kill", "what": "step", "step": step})
-                if await run.wait(KILL_DEADLINE) or step is None:
-                    return
-            self._stopping_sandbox = stopper
-            self._session.kill()
-
-    async def _end_interpreter(self, run: Activity, stopper: Stopper) -> bool:
-        self._session.resume()  # held-back output must not hide the news that it has ended
-        return await self._resident.kill(stopper, KILL_DEADLINE) and await run.wait(KILL_DEADLINE)
-
-    async def _stop_and_wait(self, run: Activity) -> None:
-        """Stop an execution whose caller has been cancelled, and wait until it is over."""
-        self._begin_stop(run, "stopped_by_user")
-        await run.wait(self._grace + 3 * KILL_DEADLINE)
 
     async def restart_interpreter(self) -> None:
         """End the interpreter with all it holds and start a fresh one in the same sandbox; wait until it is ready.
@@ -423,8 +347,7 @@ class SandboxResource:
         if isinstance(run, CellRun) and run.stopper is None:
             run.stopper = "stopped_by_user"
         if not await self._resident.kill("stopped_by_user", KILL_DEADLINE):
-            self._stopping_sandbox = "stopped_by_user"
-            self._session.kill()
+            self._stops.end_sandbox("stopped_by_user")
         self._idle_death = None
         await self._resident.ready()
 
@@ -434,12 +357,12 @@ class SandboxResource:
         await self._resident.ready()
 
     def pause(self) -> None:
-        """Stop taking output from the guest (it will block when its pipes are full); for a consumer that cannot keep up."""
-        self._session.pause()
+        """Stop taking output, so that the guest blocks when its pipes are full; for a consumer that cannot keep up."""
+        self._live.pause()
 
     def resume(self) -> None:
         """Take output again."""
-        self._session.resume()
+        self._live.resume()
 
     # -- requests and comms --------------------------------------------------------------------------------------
 
@@ -458,29 +381,12 @@ class SandboxResource:
         The reply is an empty one while a cell runs, when no interpreter lives, and when it does not answer in time.
         ``query`` is the content of a history request.
         """
-        empty = _empty_reply(op, cursor_pos)
-        header: dict[str, Any] = {"op": op}
-        if op in ("complete", "inspect"):
-            header["cursor_pos"] = cursor_pos
-        if op == "inspect":
-            header["detail_level"] = detail_level
-        if op == "history":
-            header["query"] = dict(query or {})
-        if self._closing is not None or self._router.active is not None or self._resident.state in ("none", "exited"):
-            return empty
-        loop = asyncio.get_running_loop()
-        end = loop.time() + timeout
-        try:
-            if self._resident.state != "ready":
-                await asyncio.wait_for(self._resident.ready(), timeout)
-            payload = b"" if op == "history" else code.encode("utf-8", "replace")
-            _, answer = await self._session.request(header, payload, timeout=max(0.05, end - loop.time()))
-            return json_object(await decode_json(answer), "a reply")
-        except wire.WireError as error:
-            self._session.kill(f"the guest broke the protocol ({error})")
-            return empty
-        except (asyncio.TimeoutError, SandboxError):
-            return empty
+        if self._closing or self._router.active or self._resident.state in ("none", "exited"):
+            return empty_reply(op, cursor_pos)
+        return await ask(
+            self._live, self._resident, op, code, cursor_pos=cursor_pos, detail_level=detail_level, query=query,
+            timeout=timeout,
+        )
 
     async def send_comm(
         self,
@@ -494,26 +400,27 @@ class SandboxResource:
         """Pass a comm message of the front end on to the interpreter; return False when none is there to take it."""
         if self._closing is not None or self._resident.state != "ready":
             return False
-        content = json.dumps({"data": dict(data or {}), "metadata": dict(metadata or {})}).encode()
-        parts = [content, *(bytes(buffer) for buffer in buffers)]
-        header = {"op": "comm", "kind": kind, "comm_id": comm_id, "buffers": [len(part) for part in parts]}
-        if target_name:
-            header["target_name"] = target_name
+        header, payload = comm_frame(kind, comm_id, data or {}, metadata or {}, buffers, target_name)
         try:
-            await self._session.send(header, b"".join(parts))
+            await self._live.send(header, payload)
         except SandboxDied:
             return False
         return True
 
-    async def put_file(self, root: Literal["source", "input", "build"], path: str, data: bytes, *, timeout: float = 30.0) -> None:
+    async def put_file(
+        self, root: Literal["source", "input", "build"], path: str, data: bytes, *, timeout: float = 30.0
+    ) -> None:
         """Store a file in the sandbox over the protocol, where there are no shared folders. Raises SandboxError."""
-        header, _ = await self._session.request({"op": "put", "root": root, "path": path}, data, timeout=timeout)
+        header, _ = await self._live.request({"op": "put", "root": root, "path": path}, data, timeout=timeout)
         if not header["ok"]:
-            raise SandboxError(f"The sandbox did not take {path!r}: {str(header.get('reason') or 'no reason given')[:500]}")
+            reason = str(header.get("reason") or "no reason given")[:500]
+            raise SandboxError(f"The sandbox did not take {path!r}: {reason}")
 
-    async def check_tools(self, tools: Mapping[str, Sequence[str]], *, timeout: float = 10.0) -> dict[str, ToolchainFact]:
+    async def check_tools(
+        self, tools: Mapping[str, Sequence[str]], *, timeout: float = 10.0
+    ) -> dict[str, ToolchainFact]:
         """Observe tools inside: tool id → argv that prints its version. Raises SandboxDied, asyncio.TimeoutError."""
-        return await check_tools(self._session, tools, timeout)
+        return await check_tools(self._live, tools, timeout)
 
     # -- frames --------------------------------------------------------------------------------------------------
 
@@ -521,13 +428,15 @@ class SandboxResource:
         if op in _OUTPUT_OPS:
             return self._router.handle(op, header, payload)
         if op == "busy":
-            return self._on_busy(header)
+            self._on_busy(header)
+            return None
         if op == "done":
             return self._on_done(header, payload)
         if op == "interpreter":
             return self._resident.on_interpreter(header)
         if op == "input":
-            return self._on_input(header)
+            self._on_input(header)
+            return None
         if op == "violation":
             self._resident.on_violation(header["reason"])
             return None
@@ -547,29 +456,33 @@ class SandboxResource:
         if run is not None:
             run.busy = True
             if run.stopper is not None:  # stopped before the guest had begun: init let that interrupt pass
-                self._keep(self._send_quietly({"op": "interrupt"}))
+                self._tasks.add(self._stops.send_quietly({"op": "interrupt"}))
 
     async def _on_done(self, header: Mapping[str, Any], payload: bytes) -> None:
         run = self._running(header)
         if run is None:
             return  # a cell that is over, or a forgery: it changes nothing
         content = json_object(await decode_json(payload or b"{}"), "the end of a cell")
-        if not isinstance(content.get("user_expressions") or {}, dict) or not isinstance(content.get("payload") or [], list):
-            raise wire.WireError("the end of a cell has no such user_expressions or payload")
+        json_object(content.get("user_expressions") or {}, "user_expressions")
+        if not isinstance(content.get("payload") or [], list):
+            raise wire.WireError("the payload of a cell is not a list")
         run.reply = content
         run.ok = header["status"] == "ok"
         run.finish()
 
     def _on_input(self, header: Mapping[str, Any]) -> None:
-        cell, run = header["cell"], self._running(header)
-        if run is None or run.input_handler is None or run.stopper is not None:
-            reason = "input() is not available here" if run is None or run.input_handler is None else "the cell was stopped"
-            self._keep(self._send_quietly({"op": "input_refused", "cell": cell, "reason": reason}))
+        run = self._running(header)
+        if run is None or run.input_handler is None:
+            reason = "input() is not available here"
+        elif run.stopper is not None:
+            reason = "the cell was stopped"
         elif run.input_task is not None and not run.input_task.done():
             reason = "another input() of this cell is waiting"
-            self._keep(self._send_quietly({"op": "input_refused", "cell": cell, "reason": reason}))
         else:
-            run.input_task = self._keep(self._answer_input(run, run.input_handler, header["prompt"], header["password"]))
+            answer = self._answer_input(run, run.input_handler, header["prompt"], header["password"])
+            run.input_task = self._tasks.add(answer)
+            return
+        self._tasks.add(self._stops.send_quietly({"op": "input_refused", "cell": header["cell"], "reason": reason}))
 
     async def _answer_input(self, run: CellRun, handler: InputHandler, prompt: str, password: bool) -> None:
         try:
@@ -578,34 +491,17 @@ class SandboxResource:
             if len(line) > most:
                 raise SandboxError(f"the answer is longer than {most} bytes")
         except Exception as error:
-            await self._send_quietly({"op": "input_refused", "cell": run.cell, "reason": str(error)[:1000]})
+            await self._stops.send_quietly({"op": "input_refused", "cell": run.cell, "reason": str(error)[:1000]})
         else:
-            await self._send_quietly({"op": "input_reply", "cell": run.cell}, line)
-
-    async def _send_quietly(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
-        with contextlib.suppress(SandboxError):  # the guest is gone, and what was to be said with it
-            await self._session.send(header, payload)
-
-    def _keep(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
+            await self._stops.send_quietly({"op": "input_reply", "cell": run.cell}, line)
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _adopt(self, session: GuestSession, start_deadline: float) -> None:
-        self._session = session
-        self._resident = Resident(session, self._explain, self._interpreter_exited, start_deadline=start_deadline)
-
-    async def _resident_start(self) -> None:
-        await self._resident.start()
-
-    def _interpreter_exited(self, death: DeathCause) -> None:
+    def _interpreter_exited(self, death: DeathCause, was_ready: bool) -> None:
         run = self._router.active
         if isinstance(run, CellRun) and run.sent:
             run.die(death)
-        elif death.kind != "stopped_by_user":
+        elif was_ready and death.kind != "stopped_by_user":
             self._idle_death = death
 
     async def _explain(self, returncode: int | None) -> DeathCause | None:
@@ -616,15 +512,16 @@ class SandboxResource:
             return None
 
     def _on_end(self, end: SessionEnd) -> None:
-        self._keep(self._record_end(end))
+        self._tasks.add(self._record_end(end))
 
     async def _record_end(self, end: SessionEnd) -> None:
-        death = None
-        if end.violation is None and self._stopping_sandbox is None and self._closing is None:
-            death = await self._explain(end.returncode)
-        if death is None:
-            stopper: Stopper | None = "stopped_by_user" if self._closing is not None else self._stopping_sandbox
-            death = sandbox_death(end.returncode, stopper=stopper, violation=end.violation)
+        stopper: Stopper | None = "stopped_by_user" if self._closing is not None else self._stops.sandbox_stopper
+        death = await self._explain(end.returncode) if end.violation is None and stopper is None else None
+        self._set_death(death or sandbox_death(end.returncode, stopper=stopper, violation=end.violation))
+
+    def _set_death(self, death: DeathCause) -> None:
+        if self._death is not None:
+            return
         self._death = death
         self._death_known.set()
         self._resident.sandbox_ended(death)
@@ -642,49 +539,38 @@ class SandboxResource:
 
         Raises SandboxCleanupError naming what could not be removed.
         """
-        if self._closing is None:
+        failed = self._closing is not None and self._closing.done() and self._closing.exception() is not None
+        if self._closing is None or failed:  # what could not be removed is tried again
             self._closing = asyncio.ensure_future(self._close(grace))
-        await complete_despite_cancel(_wait_for_task(self._closing))
+        closing = self._closing
+
+        async def closed() -> None:
+            await asyncio.shield(closing)
+
+        await complete_despite_cancel(closed())
 
     async def _close(self, grace: float) -> None:
-        session = self._session
+        session = self._live
+        if session.alive:
+            session.resume()
+            with contextlib.suppress(SandboxError):
+                await session.send({"op": "shutdown", "grace": int(grace * 1000)})
+                await session.wait_ended(grace + 0.5)
+        await self._end()
+
+    async def _end(self) -> None:
         try:
-            if session.alive:
-                session.resume()
-                with contextlib.suppress(SandboxError):
-                    await session.send({"op": "shutdown", "grace": int(grace * 1000)})
-                    await session.wait_ended(grace + 0.5)
-            await session.close()
+            if self._session is not None:
+                await self._session.close()
         finally:
-            await asyncio.wait_for(self._sandbox.close(), CLOSE_DEADLINE)
-            for task in [*self._tasks]:
-                if task is not asyncio.current_task():
-                    task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-            if self._router.active is not None:
-                self._router.active.die(self._death or sandbox_death(None, stopper="stopped_by_user"))
-
-    async def _abandon(self) -> None:
-        """Clean up after :meth:`open` failed."""
-        self._closing = cast("asyncio.Task[None]", asyncio.current_task())
-        session = getattr(self, "_session", None)
-        try:
-            if session is not None:
-                await session.close()
-        finally:
-            await asyncio.wait_for(self._sandbox.close(), CLOSE_DEADLINE)
-            for task in [*self._tasks]:
-                task.cancel()
-            await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-async def _wait_for_task(task: asyncio.Task[None]) -> None:
-    await asyncio.shield(task)
-
-
-def _empty_reply(op: RequestOp, cursor_pos: int) -> dict[str, Any]:
-    if op == "complete":
-        return {"status": "ok", "matches": [], "cursor_start": cursor_pos, "cursor_end": cursor_pos, "metadata": {}}
-    if op == "inspect":
-        return {"status": "ok", "found": False, "data": {}, "metadata": {}}
-    return {"status": "unknown"} if op == "is_complete" else {"status": "ok", "history": []}
+            try:
+                await asyncio.wait_for(self._sandbox.close(), CLOSE_DEADLINE)
+            except asyncio.TimeoutError:
+                raise SandboxCleanupError(
+                    f"The {self._sandbox.provider_id} sandbox was not removed within {CLOSE_DEADLINE:g} s; what is "
+                    "left of it is found by `agently-kernel clean`."
+                ) from None
+            finally:
+                await self._tasks.end()
+                if self._session is not None:
+                    self._set_death(sandbox_death(None, stopper="stopped_by_user"))

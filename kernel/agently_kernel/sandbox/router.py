@@ -1,7 +1,7 @@
 """Routes a guest's output frames to the execution, cell or background that they belong to, as typed events.
 
-Everything in a frame is untrusted. A cell id that never ran here counts as no cell at all, so that a guest cannot put words
-into a cell of its choice that this sandbox has not run.
+Everything in a frame is untrusted. A cell id that never ran here counts as no cell at all, so that a guest cannot put
+words into a cell that this sandbox has not run.
 """
 
 from __future__ import annotations
@@ -74,14 +74,11 @@ class OutputRouter:
             return None
         if len(payload) > BIG_JSON:
             return self._content_later(op, header, payload)
-        self._content(op, header, wire.loads(payload) if op != "comm" else wire.split_buffers(header.get("buffers"), payload))
+        self._content(op, header, _parse(op, header, payload))
         return None
 
     async def _content_later(self, op: str, header: Mapping[str, Any], payload: bytes) -> None:
-        if op == "comm":
-            self._content(op, header, await asyncio.to_thread(wire.split_buffers, header.get("buffers"), payload))
-        else:
-            self._content(op, header, await asyncio.to_thread(wire.loads, payload))
+        self._content(op, header, await asyncio.to_thread(_parse, op, header, payload))
 
     def _owner(self, cell: str | None) -> str:
         if cell is None:
@@ -135,10 +132,15 @@ class OutputRouter:
             if not isinstance(lines, list) or len(lines) > MAX_TRACEBACK_LINES:
                 raise wire.WireError("an error's traceback is not a list of lines")
             event = ErrorOutput(
-                cell, str(error.get("ename", ""))[:1000], str(error.get("evalue", "")), tuple(str(line) for line in lines)
+                cell, str(error.get("ename", ""))[:1000], str(error.get("evalue", "")),
+                tuple(str(line) for line in lines),
             )
             if isinstance(self.active, CellRun) and cell == self.active.cell:
                 self.active.error = {
                     "ename": event.ename, "evalue": event.evalue, "traceback": list(event.traceback)
                 }
         self._emit(cell, event)
+
+
+def _parse(op: str, header: Mapping[str, Any], payload: bytes) -> Any:
+    return wire.split_buffers(header.get("buffers"), payload) if op == "comm" else wire.loads(payload)

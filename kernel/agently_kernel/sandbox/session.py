@@ -1,7 +1,7 @@
 """The host's end of the channel to a guest: one reader, bounded, checked, and the only owner of the process's streams.
 
 Everything that arrives is hostile. A frame outside the protocol, half a frame that stays half, or a closed channel ends
-the sandbox with a named reason; nothing that a guest sends can stop the reader, fill the memory or starve the event loop.
+the sandbox with a named reason; nothing that a guest sends can stop the reader, fill the memory or starve the loop.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class GuestSession:
         handler: FrameHandler,
         on_end: Callable[[SessionEnd], None],
         *,
-        timing: Timing = Timing(),  # noqa: B008 (frozen)
+        timing: Timing = Timing(),
     ) -> None:
         self._process = process
         self._handler = handler
@@ -122,7 +122,7 @@ class GuestSession:
         self._flowing.set()
 
     def kill(self, violation: str | None = None) -> None:
-        """End the guest at once; *violation* names the broken rule when that is the reason. Harmless when it is gone."""
+        """End the guest at once; *violation* names the broken rule when that is why. Harmless when it is gone."""
         if violation is not None and self._violation is None and not self._end.done():
             self._violation = violation
         self._flowing.set()
@@ -133,8 +133,8 @@ class GuestSession:
     async def send(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Send one frame, whole or not at all; wait while the guest is slow to read.
 
-        Raises SandboxDied when the session has ended or the guest does not read within the deadline (it is then killed),
-        SandboxError when the frame is larger than the protocol allows.
+        Raises SandboxDied when the session has ended or the guest does not read within the deadline (it is then
+        killed), SandboxError when the frame is larger than the protocol allows.
         """
         try:
             frame = wire.encode(dict(header), payload)
@@ -184,7 +184,7 @@ class GuestSession:
     async def request(self, header: Mapping[str, Any], payload: bytes = b"", *, timeout: float) -> Frame:
         """Send a request and return its one answer as (header, payload).
 
-        Raises asyncio.TimeoutError after *timeout* seconds (a late answer is dropped), SandboxDied when the session ends.
+        Raises asyncio.TimeoutError after *timeout* seconds (a late answer is dropped), SandboxDied when it ends.
         """
         async with self._requesting(header, payload, 1) as answers:
             frame: Frame | None = await asyncio.wait_for(answers.get(), timeout)
@@ -300,7 +300,7 @@ class GuestSession:
                     self.kill(None if self._violation else "the guest closed its channel")
                     await asyncio.wait({ended}, timeout=self._timing.death)
             self._flowing.set()
-            # What was written before the end is still in the pipes; a grandchild that holds them open is not waited for.
+            # What was written before the end is still in the pipes; a grandchild that holds them is not waited for.
             await asyncio.wait({frames, errors}, timeout=self._timing.drain_after_death)
         finally:
             for task in (frames, errors, ended):

@@ -31,8 +31,10 @@ class GuestOutputSource:
         return self._sandbox.open_directory(area)
 
     async def fetch_file(self, area: Area, path: str, max_bytes: int) -> AsyncIterator[bytes]:
-        """Stream one regular file. Raises SandboxError with a RefusedOutput reason as code (``unreadable`` when the guest
-        does not answer), SandboxDied. More than *max_bytes* is refused as too_large, whatever the guest promised."""
+        """Stream one regular file. More than *max_bytes* is refused as too_large, whatever the guest promised.
+
+        Raises SandboxError with a RefusedOutput reason as code (``unreadable`` when there is no answer), SandboxDied.
+        """
         total = 0
         message = {"op": "fetch", "area": area, "path": path, "max_bytes": max_bytes}
         try:

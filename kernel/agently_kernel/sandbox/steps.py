@@ -30,7 +30,7 @@ class PlanRun(Activity):
         areas: Mapping[str, str],
         env: Mapping[str, str],
     ) -> None:
-        """*areas*: paths in the sandbox of source (this bundle's folder), build, scratch, output. *env*: base of each step."""
+        """*areas*: paths of source (the bundle's folder), input, build, scratch, output. *env*: each step's base."""
         super().__init__(cell, sink, max_output_bytes)
         self._session = session
         self._areas = areas
@@ -43,7 +43,9 @@ class PlanRun(Activity):
         """The id of the step that runs now."""
         return self._current[0] if self._current else None
 
-    async def run(self, bundle: CodeExecutionBundle, manifest: MaterializationManifest) -> tuple[ExecutionStatus, str, int | None]:
+    async def run(
+        self, bundle: CodeExecutionBundle, manifest: MaterializationManifest
+    ) -> tuple[ExecutionStatus, str, int | None]:
         """Run the plan and return status, sentence and the exit code of the last step that ran.
 
         Raises SandboxDied when the guest is gone.
@@ -83,7 +85,8 @@ class PlanRun(Activity):
         started = time.monotonic()
         try:
             await self._session.send({**self._message(step), "step": step_id}, stdin)
-            await asyncio.wait({future, self.finished}, return_when=asyncio.FIRST_COMPLETED)
+            waits: set[asyncio.Future[Any]] = {future, self.finished}
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
             frame = future.result() if future.done() else None
         finally:
             self._current = None

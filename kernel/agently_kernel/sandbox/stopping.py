@@ -1,0 +1,130 @@
+"""How a running execution is stopped: like the ordinary kernel does, then by force, and always to the end."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Coroutine, Mapping
+from typing import Any
+
+from agently_kernel.contract.errors import SandboxDied, SandboxError
+from agently_kernel.sandbox.activity import Activity, CellRun
+from agently_kernel.sandbox.deaths import LOST_VARIABLES, Stopper
+from agently_kernel.sandbox.resident import Resident
+from agently_kernel.sandbox.session import GuestSession
+from agently_kernel.sandbox.steps import PlanRun
+
+log = logging.getLogger(__name__)
+
+KILL_DEADLINE = 2.0
+
+
+async def complete_despite_cancel(work: Coroutine[Any, Any, None]) -> None:
+    """Run *work* to its end even when cancelled; the cancellation follows after. *work* needs deadlines of its own."""
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.warning("cleaning up after a cancellation failed: %s", error)
+        raise asyncio.CancelledError
+    task.result()
+
+
+class TaskKeeper:
+    """Owns the small tasks of one resource; :meth:`end` cancels and awaits them all."""
+
+    def __init__(self) -> None:
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def add(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        """Start *work*; an exception that it raises is logged."""
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            log.error("a background task of a sandbox failed", exc_info=error)
+
+    async def end(self) -> None:
+        """Cancel all tasks and wait until they are over."""
+        tasks = [task for task in self._tasks if task is not asyncio.current_task()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+class Stops:
+    """The ladder: interrupt, grace time, kill of the interpreter (or step), kill of the sandbox."""
+
+    def __init__(self, session: GuestSession, resident: Resident, tasks: TaskKeeper, grace: float) -> None:
+        self._session = session
+        self._resident = resident
+        self._tasks = tasks
+        self._grace = grace
+        self.sandbox_stopper: Stopper | None = None
+        """Why we ended the sandbox, when we did."""
+
+    def begin(self, run: Activity, stopper: Stopper) -> None:
+        """Begin to stop *run*; harmless when that has begun or it is over."""
+        if run.stopper is None and not run.finished.done():
+            run.stopper = stopper
+            run.ladder = self._tasks.add(self._climb(run, stopper))
+
+    async def begin_and_wait(self, run: Activity) -> None:
+        """Stop an execution whose caller has been cancelled, and wait until it is over."""
+        self.begin(run, "stopped_by_user")
+        await run.wait(self._grace + 3 * KILL_DEADLINE)
+
+    def end_sandbox(self, stopper: Stopper) -> None:
+        """End the sandbox at once, for this reason."""
+        self.sandbox_stopper = stopper
+        self._session.kill()
+
+    async def send_quietly(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
+        """Send what loses its meaning when the guest is gone."""
+        with contextlib.suppress(SandboxError):
+            await self._session.send(header, payload)
+
+    async def _climb(self, run: Activity, stopper: Stopper) -> None:
+        with contextlib.suppress(SandboxDied):  # it has ended: that is what was wanted
+            if isinstance(run, CellRun):
+                done = await self._stop_cell(run, stopper)
+            else:
+                done = await self._stop_plan(run)
+            if not done:
+                self.end_sandbox(stopper)
+
+    async def _stop_cell(self, run: CellRun, stopper: Stopper) -> bool:
+        run.drop_input()
+        if not run.sent:
+            run.finish()  # the cell has not begun; its interpreter goes on to start
+            return True
+        await self._session.send({"op": "interrupt"})
+        if await run.wait(self._grace):
+            return True
+        why = "after you stopped it" if stopper == "stopped_by_user" else "after its time limit"
+        run.notice(
+            f"The cell did not end within {self._grace:g} s {why}; its interpreter is being ended. {LOST_VARIABLES}"
+        )
+        self._session.resume()  # held-back output must not hide the news that it has ended
+        if await self._resident.kill(stopper, KILL_DEADLINE) and await run.wait(KILL_DEADLINE):
+            return True
+        run.notice("The interpreter could not be ended; the whole sandbox is being ended.")
+        return False
+
+    async def _stop_plan(self, run: Activity) -> bool:
+        step = run.current_step if isinstance(run, PlanRun) else None
+        if step is None:
+            return True  # between two steps: the plan sees that it is stopped
+        self._session.resume()
+        await self._session.send({"op": "kill", "what": "step", "step": step})
+        return await run.wait(KILL_DEADLINE)
