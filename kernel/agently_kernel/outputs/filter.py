@@ -1,0 +1,319 @@
+"""The filter that everything a guest shows passes on its way to a front end; one object for each kernel session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from agently_kernel.contract.outputs import CommOutput
+from agently_kernel.outputs import text
+from agently_kernel.outputs.bundle import BundleFilter
+from agently_kernel.outputs.policy import (
+    METADATA_KEYS,
+    FilteredBundle,
+    FilteredComm,
+    FilteredError,
+    FilteredPayloads,
+    OutputLimits,
+    OutputPolicy,
+    Withheld,
+    withheld,
+)
+from agently_kernel.outputs.text import StreamFilter
+from agently_kernel.outputs.widgets import WidgetFilter
+
+RESERVED_DISPLAY_PREFIX = "agently:"
+
+
+class _Cell:
+    """What one cell has shown: outputs since the last clear, their size, and the kinds that were announced."""
+
+    __slots__ = ("announced", "chars", "full", "outputs", "streams")
+
+    def __init__(self) -> None:
+        self.outputs = 0
+        self.chars = 0
+        self.full = False
+        self.announced: set[str] = set()
+        self.streams: dict[str, StreamFilter] = {}
+
+
+class OutputFilter:
+    """Turns untrusted output of one guest into output that may be published. Pure: nothing is read, written or sent.
+
+    Not thread-safe; call it on the kernel's loop. A cell's state is kept until :meth:`close_cell`.
+    """
+
+    def __init__(
+        self,
+        policy: OutputPolicy = OutputPolicy.FRAMED,
+        *,
+        network_allowed: bool = False,
+        limits: OutputLimits | None = None,
+    ) -> None:
+        self.policy = OutputPolicy(policy)
+        self.limits = limits or OutputLimits()
+        self._granted: set[str] = set()
+        self._cells: dict[str, _Cell] = {}
+        self._widgets = WidgetFilter(self.policy, self._granted, self.limits, self._widget_html, self._widget_output)
+        self._bundles = BundleFilter(self.policy, network_allowed, self._granted, self._widgets.is_shown)
+
+    # -- approvals -------------------------------------------------------------------------------------------------
+    def allow(self, kind: str) -> None:
+        """Remember for this session that *kind* (``Withheld.kind``) was approved."""
+        if kind:
+            self._granted.add(kind)
+
+    @property
+    def granted(self) -> frozenset[str]:
+        """The kinds that were approved in this session."""
+        return frozenset(self._granted)
+
+    def set_network(self, allowed: bool) -> None:
+        """Say whether frames and images may load from the network: only when the sandbox itself may."""
+        self._bundles.network_allowed = allowed
+
+    # -- displays --------------------------------------------------------------------------------------------------
+    def bundle(self, data: Mapping[str, Any], metadata: Mapping[str, Any], *, kind: str, cell: str) -> FilteredBundle:
+        """Return what of a MIME bundle may be shown.
+
+        *kind* is display_data, execute_result or update_display_data; updates replace an output and are not counted. When
+        the cell has shown too much, ``data`` is empty and the first such bundle carries a notice.
+        """
+        state = self._cell(cell)
+        chars = _size(data)
+        if chars > self.limits.bundle_chars:
+            reason = f"An output of {chars // 1024**2} MiB was withheld: the limit is {self.limits.bundle_chars // 1024**2} MiB."
+            lost = [Withheld("", "", f"{reason} Write it to a file below output/ instead.")]
+            return FilteredBundle({"text/plain": lost[0].line}, {}, tuple(lost))
+        if kind != "update_display_data":
+            state.outputs += 1
+            state.chars += chars
+            if state.outputs > self.limits.cell_outputs or state.chars > self.limits.cell_chars:
+                first, state.full = not state.full, True
+                reason = f"Further outputs of this cell were withheld: it has shown {state.outputs - 1}. Show fewer, or clear_output()."
+                loss = Withheld("", "", reason)
+                return FilteredBundle({}, {}, (loss,), loss.line if first else "")
+        shown, lost = self._bundles.filter(data)
+        notice = self._notice(state, lost)
+        if not shown and lost:
+            shown, notice = {"text/plain": lost[0].line}, ""
+        return FilteredBundle(shown, _metadata(metadata, shown), tuple(lost), notice)
+
+    def display_id(self, guest_id: str | None) -> str | None:
+        """Return the id under which a display may be updated, or None: ids of the kernel's own displays are refused."""
+        if not guest_id or guest_id.startswith(RESERVED_DISPLAY_PREFIX) or len(guest_id) > 256:
+            return None
+        return guest_id if guest_id.isprintable() else None
+
+    def clear(self, cell: str) -> None:
+        """Note that the cell's outputs were cleared: its count starts again."""
+        state = self._cell(cell)
+        state.outputs = state.chars = 0
+        state.full = False
+
+    def close_cell(self, cell: str) -> dict[str, str]:
+        """Forget a cell that can show nothing more; return text held back of its streams, by stream name."""
+        state = self._cells.pop(cell, None)
+        held = {name: stream.flush() for name, stream in state.streams.items()} if state else {}
+        return {name: rest for name, rest in held.items() if rest}
+
+    # -- text ------------------------------------------------------------------------------------------------------
+    def stream(self, cell: str, name: str, piece: str) -> str:
+        """Return what may be shown of the next piece of a cell's stdout or stderr; may hold back a cut sequence."""
+        streams = self._cell(cell).streams
+        stream = streams.get(name)
+        if stream is None:
+            stream = streams[name] = StreamFilter()
+        return stream.feed(piece)
+
+    def stream_text(self, piece: str) -> str:
+        """Return *piece* with colours kept and other terminal sequences removed; for text that is whole."""
+        return text.clean_text(piece)
+
+    def error(self, ename: str, evalue: str, traceback: Sequence[str]) -> FilteredError:
+        """Return an exception's fields cleaned and bounded; of a long traceback the beginning and the end are kept."""
+        limit = self.limits.error_chars
+        lines = [_bounded(text.clean_text(str(line)), limit) for line in traceback]
+        if sum(map(len, lines)) > limit or len(lines) > 1000:
+            lines = [*lines[:20], "… part of the traceback was left out …", *lines[-20:]]
+            lines = [_bounded(line, limit // 41) for line in lines]
+        return FilteredError(text.one_line(str(ename)), _bounded(text.clean_text(str(evalue)), limit), lines)
+
+    def prompt(self, prompt: str) -> str:
+        """Return the prompt of an ``input()`` without terminal sequences; marked when it could pass for the kernel's own."""
+        return text.clean_prompt(prompt, self.limits.prompt_chars)
+
+    # -- replies ---------------------------------------------------------------------------------------------------
+    def payloads(self, payloads: Sequence[Any], *, cell: str = "") -> FilteredPayloads:
+        """Return the payloads that may go into an execute_reply: pages as text, next inputs once approved.
+
+        A next input never replaces the cell that runs; ``ask_exit``, editors and unknown payloads are dropped.
+        """
+        kept: list[dict[str, Any]] = []
+        lost: list[Withheld] = []
+        for payload in payloads[:64]:
+            source = payload.get("source") if isinstance(payload, dict) else None
+            if source == "page":
+                page = payload.get("data")
+                plain = page.get("text/plain", "") if isinstance(page, dict) else ""
+                start = payload.get("start", 0)
+                start = start if isinstance(start, int) and 0 <= start < 10**6 else 0
+                kept.append({"source": "page", "data": {"text/plain": text.clean_text(str(plain))}, "start": start})
+            elif source == "set_next_input":
+                allowed = self.policy is OutputPolicy.TRUSTED or "set_next_input" in self._granted
+                if allowed and isinstance(payload.get("text"), str):
+                    code = text.clean_text(payload["text"])[: self.limits.error_chars]
+                    kept.append({"source": "set_next_input", "text": code, "replace": False})
+                else:
+                    lost.append(withheld("set_next_input", "", "The cell wanted to write code into a new cell."))
+        return FilteredPayloads(kept, tuple(lost), self._notice(self._cell(cell), lost) if cell else "")
+
+    def user_expressions(self, expressions: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the answers to ``user_expressions`` with their bundles filtered; nothing is framed there."""
+        result: dict[str, Any] = {}
+        for name, answer in list(expressions.items())[:256]:
+            if not isinstance(answer, dict):
+                continue
+            if answer.get("status") == "ok" and isinstance(answer.get("data"), dict):
+                shown, _ = self._bundles.filter(answer["data"], frames=False)
+                result[name] = {"status": "ok", "data": shown, "metadata": {}}
+            else:
+                traceback = answer.get("traceback")
+                error = self.error(
+                    str(answer.get("ename", "")),
+                    str(answer.get("evalue", "")),
+                    traceback if isinstance(traceback, list) else [],
+                )
+                result[name] = {
+                    "status": "error",
+                    "ename": error.ename,
+                    "evalue": error.evalue,
+                    "traceback": error.traceback,
+                }
+        return result
+
+    def inspection(self, data: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the bundle of an inspect_reply: front ends show it in a tooltip, so text alone is kept."""
+        plain = data.get("text/plain", "")
+        return {"text/plain": text.clean_text(str(plain))} if plain else {}
+
+    # -- comms -----------------------------------------------------------------------------------------------------
+    def comm_from_guest(self, event: CommOutput) -> FilteredComm:
+        """Return what of a guest's comm_open, comm_msg or comm_close may go to the front end."""
+        if sum(map(len, event.buffers)) > self.limits.buffer_bytes:
+            reason = f"A widget message was dropped: its binary data exceed {self.limits.buffer_bytes // 1024**2} MiB."
+            result = FilteredComm(None, (Withheld("", "", reason),))
+        else:
+            result = self._widgets.from_guest(event)
+        notice = self._notice(self._cell(event.cell), list(result.withheld)) if result.withheld else ""
+        return FilteredComm(result.message, result.withheld, notice)
+
+    def comm_from_front_end(self, event: CommOutput) -> CommOutput | None:
+        """Return a front end's comm message if it may go to the guest, else None."""
+        return self._widgets.from_front_end(event)
+
+    def comms(self) -> dict[str, str]:
+        """Return the ids and targets of the guest's open comms, for comm_info_reply."""
+        return self._widgets.targets()
+
+    def new_guest(self) -> list[str]:
+        """Forget cells and comms of a guest that ended; approvals stay. Returns the ids of the comms to close."""
+        self._cells.clear()
+        return self._widgets.reset()
+
+    # -- inside ----------------------------------------------------------------------------------------------------
+    def _cell(self, cell: str) -> _Cell:
+        state = self._cells.get(cell)
+        if state is None:
+            state = self._cells[cell] = _Cell()
+        return state
+
+    def _notice(self, state: _Cell, lost: Sequence[Withheld]) -> str:
+        """Return one line about the first loss that this cell has not announced yet."""
+        for loss in lost:
+            name = loss.kind or loss.reason
+            if name not in state.announced:
+                state.announced.update(entry.kind or entry.reason for entry in lost)
+                return loss.line
+        return ""
+
+    def _widget_html(self, source: str) -> str:
+        return self._bundles.html(source)[0]
+
+    def _widget_output(self, output: dict[str, Any]) -> dict[str, Any] | None:
+        """Filter one entry of an Output widget, which has the form of a notebook's output."""
+        kind = output.get("output_type")
+        if kind == "stream":
+            name = "stderr" if output.get("name") == "stderr" else "stdout"
+            return {"output_type": "stream", "name": name, "text": text.clean_text(str(output.get("text", "")))}
+        if kind == "error":
+            traceback = output.get("traceback")
+            error = self.error(
+                str(output.get("ename", "")),
+                str(output.get("evalue", "")),
+                traceback if isinstance(traceback, list) else [],
+            )
+            return {"output_type": "error", "ename": error.ename, "evalue": error.evalue, "traceback": error.traceback}
+        if kind in ("display_data", "execute_result") and isinstance(output.get("data"), dict):
+            shown, lost = self._bundles.filter(output["data"])
+            if not shown and lost:
+                shown = {"text/plain": lost[0].line}
+            given = output.get("metadata")
+            result = {
+                "output_type": kind,
+                "data": shown,
+                "metadata": _metadata(given if isinstance(given, dict) else {}, shown),
+            }
+            if kind == "execute_result":
+                count = output.get("execution_count")
+                result["execution_count"] = count if isinstance(count, int) else None
+            return result
+        return None
+
+
+def _metadata(metadata: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
+    """Return sizes and background hints, of the bundle and of each MIME type that is shown."""
+    result: dict[str, Any] = _plain_metadata(metadata)
+    for mime in shown:
+        own = metadata.get(mime)
+        if isinstance(own, dict) and (kept := _plain_metadata(own)):
+            result[mime] = kept
+    return result
+
+
+def _plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {}
+    for key in METADATA_KEYS & metadata.keys():
+        value = metadata[key]
+        if key in ("width", "height"):
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= 100_000:
+                result[key] = value
+        elif isinstance(value, bool) or value in ("light", "dark"):
+            result[key] = value
+    return result
+
+
+def _size(data: Mapping[str, Any]) -> int:
+    """Return about how many characters a bundle has: strings in full, other values by the number of their parts."""
+    total = 0
+    stack: list[Any] = list(data.values())
+    while stack:
+        value = stack.pop()
+        if isinstance(value, str):
+            total += len(value)
+        elif isinstance(value, dict):
+            total += len(value) * 8
+            stack.extend(value.values())
+        elif isinstance(value, list):
+            total += len(value) * 8
+            if value and not isinstance(value[0], int | float):
+                stack.extend(value)
+    return total
+
+
+def _bounded(value: str, limit: int) -> str:
+    if len(value) <= limit:
+        return value
+    half = max(1, limit // 2)
+    return f"{value[:half]}\n… {len(value) - 2 * half} characters left out …\n{value[-half:]}"

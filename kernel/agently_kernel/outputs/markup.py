@@ -1,0 +1,304 @@
+"""HTML of a guest: recognise what is active, clean what is not, frame the rest."""
+
+from __future__ import annotations
+
+import hashlib
+import html
+import re
+from dataclasses import dataclass
+
+from agently_kernel.outputs import css, text
+
+ID_PREFIX = "agently-out-"
+WRAPPER_STYLE = "contain: paint; overflow: auto"
+
+_HTML_TAGS_WORDS = """
+    a abbr article aside audio b bdi bdo blockquote br caption center cite code col colgroup data dd del details dfn div dl
+    dt em figcaption figure font footer h1 h2 h3 h4 h5 h6 header hr i img input ins kbd label legend li main mark meter nav
+    ol optgroup p pre progress q rp rt ruby s samp section small source span strike strong sub summary sup table tbody td
+    tfoot th thead time tr tt u ul var video wbr
+"""
+_HTML_TAGS = frozenset(_HTML_TAGS_WORDS.split())
+_SVG_TAGS_WORDS = """
+    svg g path rect circle ellipse line polyline polygon text tspan defs linearGradient radialGradient stop clipPath symbol use
+"""
+_SVG_TAGS = frozenset(_SVG_TAGS_WORDS.split())
+_DROP_WITH_CONTENT_WORDS = """
+    script style template noscript iframe object embed title textarea select xmp plaintext noembed noframes math 
+    foreignObject
+"""
+_DROP_WITH_CONTENT = frozenset(_DROP_WITH_CONTENT_WORDS.split())
+_COMMON = frozenset({"id", "class", "style", "title", "lang", "dir", "role", "hidden", "data-testid"})
+_SIZES = frozenset({"width", "height", "align", "valign", "border", "bgcolor", "color"})
+_SVG_ATTRIBUTES_WORDS = """
+    viewBox preserveAspectRatio xmlns d x y x1 y1 x2 y2 cx cy r rx ry fx fy dx dy width height points transform fill
+    fill-opacity fill-rule stroke stroke-width stroke-opacity stroke-linecap stroke-linejoin stroke-miterlimit
+    stroke-dasharray stroke-dashoffset opacity offset stop-color stop-opacity gradientUnits gradientTransform spreadMethod
+    clip-path clip-rule clipPathUnits font-family font-size font-weight font-style text-anchor dominant-baseline href
+    xlink:href focusable
+"""
+_SVG_ATTRIBUTES = frozenset(_SVG_ATTRIBUTES_WORDS.split())
+_ATTRIBUTES: dict[str, set[str]] = {
+    "*": {*_COMMON},
+    "a": {"href", "name"},
+    "img": {"src", "alt", *_SIZES},
+    "audio": {"src", "controls", "loop", "preload"},
+    "video": {"src", "controls", "loop", "preload", "width", "height", "poster"},
+    "source": {"src", "type"},
+    "input": {"checked", "disabled", "name"},
+    "label": {"for"},
+    "progress": {"value", "max"},
+    "meter": {"value", "min", "max", "low", "high", "optimum"},
+    "details": {"open"},
+    "ol": {"start", "type", "reversed"},
+    "li": {"value"},
+    "td": {"colspan", "rowspan", "headers", *_SIZES},
+    "th": {"colspan", "rowspan", "headers", "scope", *_SIZES},
+    "tr": {"align", "valign", "bgcolor"},
+    "table": {"cellpadding", "cellspacing", "summary", *_SIZES},
+    "col": {"span", "width"},
+    "colgroup": {"span", "width"},
+    "hr": {"width", "size", "align"},
+    "p": {"align"},
+    "div": {"align"},
+    "font": {"color", "face", "size"},
+    "time": {"datetime"},
+    "data": {"value"},
+    "abbr": {"title"},
+    **{tag: set(_SVG_ATTRIBUTES) for tag in _SVG_TAGS},
+}
+_SCHEMES = {"http", "https", "mailto", "data"}
+
+_ACTIVE_TAGS = (
+    "<script",
+    "<iframe",
+    "<object",
+    "<embed",
+    "<form",
+    "<link",
+    "<meta",
+    "<base",
+    "<applet",
+    "<frameset",
+    "<foreignobject",
+    "<animate",
+    "<set",
+    "<canvas",
+    "<math",
+    "<button",
+    "<select",
+    "<textarea",
+    "<portal",
+    "<feimage",
+    "<image",
+    "<pattern",
+    "<marker",
+    "<mask",
+    "<filter",
+)
+_EVENT = re.compile(r"[\s\"'/]on[a-z]{3,30}\s{0,20}=")
+_DATA_MEDIA = re.compile(
+    r"data:(?:image/(?:png|jpe?g|gif|webp|bmp|avif|svg\+xml|x-icon)|(?:audio|video)/[\w.+-]{1,40})[;,]", re.I
+)
+_RELATIVE = re.compile(r"(?!/|\\)(?!.*(?:^|/)\.\.(?:/|$))[^:\\\x00-\x1f]{0,2000}\Z")
+# Classes that front ends style by themselves, e.g. as a dialogue over the page.
+_FOREIGN_CLASS = re.compile(
+    r"(?:^|\s)(?:jp-|lm-|p-|cm-|agently|jupyter-|widget-|modal|navbar|fixed-|sticky-|monaco-|notebook_app)"
+)
+_STYLE_OPEN = re.compile(r"<style\b[^>]{0,500}>", re.IGNORECASE)
+_STYLE_CLOSE = re.compile(r"</style\s{0,100}>", re.IGNORECASE)
+_FRAGMENT_URL = re.compile(r"url\(\s*#([\w:.-]{1,200})\s*\)\Z")
+
+
+def is_active(markup: str) -> bool:
+    """True when *markup* looks as if it needs scripts or embedded content to work.
+
+    This chooses between cleaning and framing; safety does not rest on it, since what is not framed is always cleaned.
+    """
+    lower = markup.lower()
+    return (
+        any(tag in lower for tag in _ACTIVE_TAGS)
+        or "javascript:" in lower
+        or ("on" in lower and _EVENT.search(lower) is not None)
+    )
+
+
+@dataclass(slots=True)
+class Cleaned:
+    """Cleaned markup; ``lost_style``: part of a style sheet was dropped; ``remote``: content from other hosts was dropped."""
+
+    markup: str
+    lost_style: bool = False
+    remote: bool = False
+
+
+def own_class(name: str) -> bool:
+    """True for a class name that no front end styles by itself."""
+    return re.fullmatch(r"[\w-]{1,100}", name) is not None and not _FOREIGN_CLASS.match(name)
+
+
+class _Attributes:
+    """The attribute filter of one document; sees decoded values. None drops the attribute."""
+
+    def __init__(self, network_allowed: bool, result: Cleaned) -> None:
+        self.network_allowed = network_allowed
+        self.result = result
+        self.styles: dict[str, str | None] = {}
+        self.contained = False  # some class or style is there that needs the wrapper
+
+    def __call__(self, tag: str, name: str, value: str) -> str | None:
+        if name == "class":
+            self.contained = True
+            if _FOREIGN_CLASS.search(value):
+                value = " ".join(c for c in value.split() if not _FOREIGN_CLASS.match(c))
+            return value or None
+        if name == "style":
+            self.contained = True
+            if value not in self.styles:
+                self.styles[value] = css.clean_declarations(value)[0] or None
+            return self.styles[value]
+        if name in ("href", "xlink:href", "src", "poster"):
+            return self._url(tag, name, value.strip())
+        if name in ("for", "headers", "name"):
+            return " ".join(ID_PREFIX + part for part in value.split()) or None
+        if tag in _SVG_TAGS and name not in ("id", "class", "title", "d", "points") and "(" in value:
+            if match := _FRAGMENT_URL.match(value):
+                return f"url(#{ID_PREFIX}{match[1]})"
+            return value if name.lower().endswith("transform") else css.clean_value(value)
+        return value
+
+    def _url(self, tag: str, name: str, value: str) -> str | None:
+        if value.startswith("#"):
+            return f"#{ID_PREFIX}{value[1:]}" if len(value) > 1 else value
+        if tag in _SVG_TAGS:
+            return None
+        scheme = value[:8].lower()
+        if scheme.startswith(("http:", "https:")):
+            if tag == "a" or self.network_allowed:
+                return value
+            self.result.remote = True
+            return None
+        if tag == "a":
+            return value if scheme.startswith("mailto:") or _RELATIVE.match(value) else None
+        if scheme.startswith("data:"):
+            return value if _DATA_MEDIA.match(value) else None
+        return value if tag == "img" and _RELATIVE.match(value) else None
+
+
+def _take_styles(markup: str) -> tuple[str, list[str]]:
+    """Return the markup without its style elements, and their texts. What is left of odd cases, the cleaner drops."""
+    rest, sheets, at = [], [], 0
+    while (start := _STYLE_OPEN.search(markup, at)) and (end := _STYLE_CLOSE.search(markup, start.end())):
+        rest.append(markup[at : start.start()])
+        sheets.append(markup[start.end() : end.start()])
+        at = end.end()
+    return "".join([*rest, markup[at:]]) if sheets else markup, sheets
+
+
+def clean_html(markup: str, *, network_allowed: bool = False) -> Cleaned:
+    """Return HTML in which nothing runs, loads from elsewhere (unless *network_allowed*) or leaves its place.
+
+    Style sheets are cleaned and scoped to the output; ids get a prefix, so that they cannot stand for elements of the
+    page. Markup with styles or classes gets a wrapper that contains whatever is positioned in it.
+    """
+    import nh3
+
+    result = Cleaned("")
+    markup, sheets = _take_styles(markup)
+    attributes = _Attributes(network_allowed, result)
+    body = nh3.clean(
+        markup,
+        tags=set(_HTML_TAGS | _SVG_TAGS),
+        clean_content_tags=set(_DROP_WITH_CONTENT),
+        attributes={tag: set(names) for tag, names in _ATTRIBUTES.items()},
+        tag_attribute_values={"input": {"type": {"checkbox", "radio"}}},
+        attribute_filter=attributes,
+        url_schemes=_SCHEMES,
+        id_prefix=ID_PREFIX,
+    )
+    body = text.defuse_macros(body)
+    if sheets:
+        scope = "agently-scope-" + hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:12]
+        rules = []
+        for sheet in sheets:
+            safe, lost = css.clean_stylesheet(sheet, scope, ID_PREFIX)
+            result.lost_style = result.lost_style or lost
+            rules.append(safe)
+        sheet = "\n".join(rule for rule in rules if rule)
+        body = f'<div id="{scope}" style="{WRAPPER_STYLE}"><style>{sheet}</style>{body}</div>'
+    elif attributes.contained:
+        body = f'<div style="{WRAPPER_STYLE}">{body}</div>'
+    result.markup = body
+    return result
+
+
+_CSP = (
+    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' data: blob:{net}; style-src 'unsafe-inline' data:{net}; "
+    "img-src data: blob:{net}; font-src data:{net}; media-src data: blob:{net}; connect-src data: blob:{net}; "
+    "worker-src blob:; child-src {frames}; frame-src {frames}; object-src 'none'; base-uri 'none'; form-action 'none'"
+)
+_REPORTER = (
+    "<script>(()=>{const say=()=>{const b=document.body;if(b)parent.postMessage({type:'agently.frame.height',"
+    "height:Math.ceil(b.scrollHeight)},'*')};addEventListener('load',()=>{say();if(window.ResizeObserver)"
+    "new ResizeObserver(say).observe(document.body)})})()</script>"
+)
+_HEIGHT = re.compile(r"height[\"']?\s{0,4}[:=]\s{0,4}[\"']?(\d{2,4})(?:px|\b)(?!%)")
+
+_OWN_FRAME = re.compile(
+    r"<iframe sandbox=\"allow-scripts\" [^<>]*?height: (\d{1,4})px[^<>]*? srcdoc=\"([^\"<>]*)\"></iframe>"
+)
+
+
+def policy_meta(network_allowed: bool) -> str:
+    """Return the ``<meta>`` element with the content security policy that comes first in a frame."""
+    net = " https: http:" if network_allowed else ""
+    frames = "https: http: data: blob:" if network_allowed else "'none'"
+    return f'<meta http-equiv="Content-Security-Policy" content="{_CSP.format(net=net, frames=frames)}">'
+
+
+def frame_start(network_allowed: bool) -> str:
+    """Return what comes before the guest's markup in a frame's document."""
+    return f'<!DOCTYPE html>{policy_meta(network_allowed)}<meta charset="utf-8">{_REPORTER}'
+
+
+def frame_height(markup: str) -> int:
+    """Guess the height in CSS pixels that active content wants, from the sizes it names; between 120 and 700."""
+    parts = markup if len(markup) < 400_000 else markup[:200_000] + markup[-200_000:]
+    heights = [int(h) for h in _HEIGHT.findall(parts)]
+    plausible = [h for h in heights if 40 <= h <= 2000]
+    return min(700, max(120, max(plausible, default=400) + 30))
+
+
+def frame(markup: str, *, network_allowed: bool = False, height: int | None = None) -> str:
+    """Return a sandboxed frame that shows *markup* in an opaque origin of its own.
+
+    The frame may run scripts and nothing else: no access to the page, cookies or storage, no pop-ups, no navigation of the
+    page, no forms, and without *network_allowed* nothing is loaded. It reports its height to a parent that listens, as a
+    message ``{"type": "agently.frame.height", "height": pixels}``.
+    """
+    document = frame_start(network_allowed) + markup
+    # Written as an entity, the one word that would undo the frame stands nowhere in its source.
+    source = re.sub("allow-same-origi(n)", _entity, html.escape(document, quote=True), flags=re.IGNORECASE)
+    size = height if height is not None else frame_height(markup)
+    return (
+        f'<iframe sandbox="allow-scripts" class="agently-frame" title="Output of sandboxed code" referrerpolicy="no-referrer" '
+        f'style="width: 100%; height: {size}px; border: 0; resize: vertical; overflow: auto" srcdoc="{source}"></iframe>'
+    )
+
+
+def reframe(markup: str, *, network_allowed: bool = False) -> str:
+    """Return *markup* in a frame, or unchanged when it is exactly one frame as :func:`frame` makes it."""
+    match = _OWN_FRAME.fullmatch(markup)
+    if match:
+        document = html.unescape(match[2])
+        start = frame_start(network_allowed)
+        if (
+            document.startswith(start)
+            and frame(document[len(start) :], network_allowed=network_allowed, height=int(match[1])) == markup
+        ):
+            return markup
+    return frame(markup, network_allowed=network_allowed)
+
+
+def _entity(match: re.Match[str]) -> str:
+    return f"{match[0][:-1]}&#{ord(match[1])};"

@@ -1,0 +1,171 @@
+"""SVG of a guest: rewritten from an XML parse with an allow list, so that it stays well-formed and holds no script."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from xml.parsers import expat
+from xml.sax.saxutils import escape, quoteattr
+
+from agently_kernel.outputs import css
+
+_SVG = "http://www.w3.org/2000/svg"
+_XLINK = "http://www.w3.org/1999/xlink"
+_ELEMENT_NAMES = """
+    svg g path rect circle ellipse line polyline polygon text tspan textPath title desc defs symbol use image marker
+    linearGradient radialGradient stop pattern clipPath mask filter feBlend feColorMatrix feComponentTransfer feComposite
+    feFlood feFuncA feFuncB feFuncG feFuncR feGaussianBlur feMerge feMergeNode feMorphology feOffset feTurbulence
+    feDropShadow style a
+"""
+_ELEMENTS = frozenset(_ELEMENT_NAMES.split())
+_REFUSED_ATTRIBUTES = ("on", "xml:base", "xmlns", "formaction", "action", "ping", "target", "attributename")
+_BITMAPS = (
+    "data:image/png;base64,",
+    "data:image/jpeg;base64,",
+    "data:image/jpg;base64,",
+    "data:image/gif;base64,",
+    "data:image/webp;base64,",
+)
+_ACTIVE = (
+    "script",
+    "foreignObject",
+    "iframe",
+    "animate",
+    "animateTransform",
+    "animateMotion",
+    "set",
+    "handler",
+    "listener",
+)
+
+
+class NotSafe(ValueError):
+    """The document cannot be reduced to a still image; the message says why."""
+
+
+class _Writer:
+    def __init__(self, scope: str) -> None:
+        self.out: list[str] = []
+        self.skipping = 0
+        self.depth = 0
+        self.style: list[str] | None = None
+        self.active = False
+        self.scope = scope
+        self.styles: dict[str, str] = {}
+
+    def start(self, name: str, attributes: dict[str, str]) -> None:
+        self.depth += 1
+        if self.depth > 200:
+            raise NotSafe("the drawing nests too deep")
+        namespace, _, tag = name.rpartition(" ")
+        if self.depth == 1 and tag != "svg":
+            raise NotSafe("the document is not an SVG drawing")
+        if self.skipping or namespace not in (_SVG, "") or tag not in _ELEMENTS:
+            self.active = self.active or tag in _ACTIVE
+            self.skipping += 1
+            return
+        if tag == "style":
+            self.style = []
+            self.out.append("<style>")
+            return
+        parts = [f"<{tag}"]
+        if self.depth == 1:
+            parts.append(f' xmlns="{_SVG}" xmlns:xlink="{_XLINK}" id="{self.scope}"')
+            attributes.pop("id", None)  # style sheets of the drawing are scoped to the root's own id
+        for key, value in attributes.items():
+            if (safe := self._attribute(tag, key, value)) is not None:
+                parts.append(safe)
+        self.out.append("".join(parts) + ">")
+
+    def _attribute(self, tag: str, key: str, value: str) -> str | None:
+        namespace, _, name = key.rpartition(" ")
+        lower = name.lower()
+        if lower.startswith(_REFUSED_ATTRIBUTES) or ":" in name:
+            self.active = self.active or lower.startswith("on")
+            return None
+        if lower in ("href", "src"):
+            value = value.strip()
+            allowed = value.startswith("#") or (tag == "image" and value.lower().startswith(_BITMAPS))
+            allowed = allowed or (tag == "a" and value.lower().startswith(("https://", "http://")))
+            prefix = "xlink:" if namespace == _XLINK else ""
+            return f" {prefix}{name}={quoteattr(value)}" if allowed and lower == "href" else None
+        if namespace == "http://www.w3.org/XML/1998/namespace":
+            return f" xml:{name}={quoteattr(value)}" if name in ("space", "lang") else None
+        if namespace:
+            return None
+        if lower == "style":
+            if value not in self.styles:
+                self.styles[value] = _style(value)
+            value = self.styles[value]
+        elif ("(" in value or "\\" in value) and not _plain_functions_only(value):
+            return None
+        return f" {name}={quoteattr(value)}" if value else None
+
+    def end(self, name: str) -> None:
+        self.depth -= 1
+        if self.skipping:
+            self.skipping -= 1
+            return
+        tag = name.rpartition(" ")[2]
+        if tag == "style":
+            self.out.append(escape(css.clean_stylesheet("".join(self.style or ()), self.scope, "")[0]))
+            self.style = None
+        self.out.append(f"</{tag}>")
+
+    def text(self, data: str) -> None:
+        if self.skipping:
+            return
+        if self.style is not None:
+            self.style.append(data)
+        else:
+            self.out.append(escape(data))
+
+    def doctype(self, name: str, system: str | None, public: str | None, internal: int) -> None:
+        if internal:
+            raise NotSafe("the drawing declares entities of its own")
+
+
+_LOCAL_URL = re.compile(r"url\(\s*[\"']?#[\w:.-]{1,200}[\"']?\s*\)")
+_URL_PROPERTIES = frozenset(
+    {"clip-path", "mask", "filter", "fill", "stroke", "marker-start", "marker-mid", "marker-end"}
+)
+_PLAIN_FUNCTION = re.compile(r"(?:matrix|translate|scale|rotate|skewX|skewY|rgba?|hsla?)\([\d\s.,%+eE-]*\)")
+
+
+def _plain_functions_only(value: str) -> bool:
+    """True when a presentation value calls nothing but transforms, colours and ``url(#…)`` of the same document."""
+    rest = _PLAIN_FUNCTION.sub("", _LOCAL_URL.sub("", value))
+    return "(" not in rest and "\\" not in rest
+
+
+def _style(value: str) -> str:
+    """Return the declarations of a style attribute that stay inside the drawing."""
+    kept = []
+    for declaration in value.split(";"):
+        name, _, content = declaration.partition(":")
+        if name.strip().lower() in _URL_PROPERTIES and _LOCAL_URL.fullmatch(content.strip()):
+            kept.append(f"{name.strip().lower()}: {content.strip()}")
+        elif safe := css.clean_declarations(declaration)[0]:
+            kept.append(safe)
+    return "; ".join(kept)
+
+
+def clean_svg(source: str) -> str:
+    """Return *source* as a still SVG drawing: no script, no animation, nothing loaded from elsewhere, well-formed XML.
+
+    Raises NotSafe when it is active, malformed or declares entities; it can then be shown in a frame.
+    """
+    writer = _Writer("agently-svg-" + hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:12])
+    parser = expat.ParserCreate(namespace_separator=" ")
+    parser.StartElementHandler = writer.start
+    parser.EndElementHandler = writer.end
+    parser.CharacterDataHandler = writer.text
+    parser.StartDoctypeDeclHandler = writer.doctype
+    parser.buffer_text = True
+    try:
+        parser.Parse(source, True)
+    except expat.ExpatError as error:
+        raise NotSafe(f"the drawing is not well-formed XML ({error})") from error
+    if writer.active:
+        raise NotSafe("the drawing holds scripts, animation or embedded HTML")
+    return "".join(writer.out)
