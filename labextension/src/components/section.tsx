@@ -1,0 +1,41 @@
+import * as React from 'react';
+
+/** A foldable part of the panel. */
+export function Section(props: {
+  title: string;
+  count?: React.ReactNode;
+  open?: boolean;
+  name: string;
+  children: React.ReactNode;
+}): JSX.Element {
+  const [open, setOpen] = React.useState(props.open ?? true);
+  return (
+    <details
+      className="agently-Section"
+      data-section={props.name}
+      open={open}
+      onToggle={event => {
+        if (event.target === event.currentTarget) {
+          setOpen(event.currentTarget.open);
+        }
+      }}
+    >
+      <summary>
+        <span className="agently-Section-title">{props.title}</span>
+        {props.count !== undefined && (
+          <span className="agently-count-badge">{props.count}</span>
+        )}
+      </summary>
+      <div className="agently-Section-body">{props.children}</div>
+    </details>
+  );
+}
+
+/** A mark whose meaning is also in a word beside it. */
+export function Mark(props: { tone: string; mark: string }): JSX.Element {
+  return (
+    <span className={`agently-mark agently-tone-${props.tone}`} aria-hidden>
+      {props.mark}
+    </span>
+  );
+}
