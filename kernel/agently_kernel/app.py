@@ -1,0 +1,100 @@
+"""The process of a kernel: sockets and threads of ipykernel's application, none of its IPython.
+
+The outer process runs no user code, so it has no shell, no profile, no captured streams; what it prints goes to the log
+of whoever started it. Its settings are read from ``agently_kernel_config.py`` or ``.json`` in Jupyter's config folders
+and from the command line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import zmq
+from ipykernel.kernelapp import IPKernelApp
+from jupyter_core.paths import jupyter_config_path
+from traitlets import Type, Unicode, default
+from traitlets.config.loader import Config, ConfigFileNotFound
+
+from agently_kernel import __version__
+from agently_kernel.kernel import AgentlyKernel
+from agently_kernel.settings import CONFIG_NAME
+
+IOPUB_HIGH_WATER = 10_000
+"""Messages a slow reader may be behind before the socket drops some: 500 s of a stream at its highest rate."""
+
+
+class AgentlyKernelApp(IPKernelApp):
+    """Starts an :class:`AgentlyKernel` on the connection file it is given."""
+
+    name = "agently-kernel"
+    version = Unicode(__version__)
+    description = "Agently (sandboxed): a Jupyter kernel that runs every cell in a sandbox."
+    kernel_class = Type(AgentlyKernel, klass="ipykernel.kernelbase.Kernel")
+    classes = (AgentlyKernel, *IPKernelApp.classes[3:])
+    config_fault = ""
+
+    @default("config_file_name")
+    def _config_file_name_default(self) -> str:
+        return CONFIG_NAME + ".py"
+
+    def load_config_file(self, suppress_errors: bool | None = None) -> None:
+        """Load the user's settings; what cannot be read is kept as a sentence for the first cell, never a dead kernel."""
+        paths = list(reversed(jupyter_config_path()))
+        try:
+            for config in self._load_config_files(CONFIG_NAME, path=paths, log=self.log, raise_config_file_errors=True):
+                self.update_config(config)
+        except ConfigFileNotFound:
+            return
+        except Exception as error:
+            self.config_fault = f"{CONFIG_NAME}.py cannot be read ({type(error).__name__}: {error}). Correct or remove it."
+            self.config = Config()
+        # what was said on the command line wins over the files
+        self.update_config(self.cli_config)
+
+    def init_profile_dir(self) -> None:
+        """No profile: the outer process has no IPython."""
+
+    def init_pdb(self) -> None:
+        """No debugger: the outer process runs no user code."""
+
+    def init_path(self) -> None:
+        """Keep ``sys.path`` as it is: nothing of the notebook's folder is ever imported by this process."""
+
+    def init_control(self, context: zmq.Context[Any]) -> None:
+        """Open the control channel; cells run one at a time on the main thread, so there is no thread for subshells."""
+        super().init_control(context)
+        self.shell_channel_thread.io_loop.close()
+        self.shell_channel_thread = None
+        # iopub is opened next, from this context: a slow reader must not lose messages
+        context.sndhwm = IOPUB_HIGH_WATER
+
+    def init_io(self) -> None:
+        """Leave the process's streams alone: output of cells comes from the sandbox, by another way."""
+        self.displayhook = SimpleNamespace()
+        if sys.stdout is None or sys.stderr is None:  # started without a console
+            sink = open(os.devnull, "w")  # noqa: SIM115, PTH123  # lives as long as the process
+            sys.stdout, sys.stderr = sys.stdout or sink, sys.stderr or sink
+
+    def init_signal(self) -> None:
+        """Ignore SIGINT (Stop comes as a message); SIGTERM ends the kernel the tidy way."""
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def init_kernel(self) -> None:
+        """Make the kernel and hand it what could not be read of the configuration."""
+        super().init_kernel()
+        if self.config_fault:
+            self.kernel.refuse(self.config_fault)
+        if sys.platform != "win32":
+            asyncio.get_event_loop_policy().get_event_loop().add_signal_handler(signal.SIGTERM, self.kernel.terminate)
+
+
+def main() -> None:
+    """Run the kernel until it is shut down."""
+    app = AgentlyKernelApp.instance()
+    app.initialize()
+    app.start()

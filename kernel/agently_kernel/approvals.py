@@ -1,0 +1,160 @@
+"""Questions of the policy gates on their way to a person, and the answers on their way back.
+
+A question is shown where somebody can see it: in a panel that is attached right now, else in the front end's input box
+while a cell runs that may ask, else nowhere, which is said at once. An answer must carry the request's nonce and the
+digest of what was shown. Questions are asked on the kernel's main loop; answers may come from any thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Literal, TypeAlias
+
+from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
+
+Ask: TypeAlias = Callable[[str, bool], Awaitable[str]]
+"""``ask(prompt, password) -> line``: the input box of the cell that runs."""
+BrokerEvent: TypeAlias = Literal["opened", "closed"]
+Listener: TypeAlias = Callable[[BrokerEvent, ApprovalRequest, ApprovalOutcome | None, str], None]
+"""``listener(event, request, outcome, by)``; ``by`` names who answered."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    request: ApprovalRequest
+    loop: asyncio.AbstractEventLoop
+    answered: asyncio.Event = field(default_factory=asyncio.Event)
+    given: tuple[ApprovalOutcome, str] | None = None
+
+    def give(self, outcome: ApprovalOutcome, by: str) -> None:
+        """Answer once; later answers are ignored. The caller holds the broker's guard; any thread."""
+        if self.given is None:
+            self.given = (outcome, by)
+            self.loop.call_soon_threadsafe(self.answered.set)
+
+
+class ApprovalBroker:
+    """Holds the open questions of one kernel.
+
+    ``panel_attached`` tells whether a panel is there to show a question; ``input_box`` returns the way to the front end's
+    input box while the running cell allows it, else None.
+    """
+
+    def __init__(
+        self,
+        *,
+        panel_attached: Callable[[], bool] = lambda: False,
+        input_box: Callable[[], Ask | None] = lambda: None,
+    ) -> None:
+        self.panel_attached = panel_attached
+        self.input_box = input_box
+        self._pending: dict[str, _Pending] = {}
+        self._listeners: list[Listener] = []
+        self._box = asyncio.Lock()
+        self._guard = threading.Lock()
+
+    def pending(self) -> tuple[ApprovalRequest, ...]:
+        """Return the open questions, oldest first."""
+        with self._guard:
+            return tuple(item.request for item in self._pending.values())
+
+    def listen(self, listener: Listener) -> Callable[[], None]:
+        """Call *listener* whenever a question opens or closes; returns a function that ends it."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener) if listener in self._listeners else None
+
+    def answer(self, request_id: str, nonce: str, digest: str, outcome: ApprovalOutcome, by: str = "panel") -> bool:
+        """Take an answer; True when it was valid and the first. From any thread.
+
+        Only the two approvals and ``denied`` are answers; the other outcomes are the kernel's own.
+        """
+        with self._guard:
+            item = self._pending.get(request_id)
+            if item is None or item.given is not None:
+                return False
+            request = item.request
+            valid = (
+                hmac.compare_digest(nonce.encode(), request.nonce.encode())
+                and hmac.compare_digest(digest.encode(), request.digest().encode())
+                and outcome in (ApprovalOutcome.APPROVED_ONCE, ApprovalOutcome.APPROVED_SESSION, ApprovalOutcome.DENIED)
+                and (request.expires_at is None or time.time() <= request.expires_at)
+            )
+            if valid:
+                item.give(outcome, by)
+            return valid
+
+    def extend(self, request_id: str, seconds: float) -> float | None:
+        """Return None: the deadline of a question is the policy's, fixed when it is asked."""
+        return None
+
+    def cancel_all(self) -> None:
+        """Withdraw every open question (Stop, shutdown)."""
+        with self._guard:
+            for item in self._pending.values():
+                item.give(ApprovalOutcome.CANCELLED, "withdrawn")
+
+    async def handle(self, request: ApprovalRequest) -> ApprovalOutcome:
+        """The approval handler of a kernel: return how *request* ended. The caller keeps the deadline by cancelling."""
+        ask = self.input_box()
+        if not self.panel_attached() and ask is None:
+            return ApprovalOutcome.NO_CHANNEL
+        item = _Pending(request, asyncio.get_running_loop())
+        with self._guard:
+            self._pending[request.request_id] = item
+        box: asyncio.Task[None] | None = None
+        try:
+            self._tell("opened", request, None, "")
+            if not self.panel_attached() and ask is not None:
+                box = asyncio.create_task(self._ask_in_box(item, ask))
+            await item.answered.wait()
+        finally:
+            if box is not None:
+                box.cancel()
+            with self._guard:
+                del self._pending[request.request_id]
+                late = request.expires_at is not None and time.time() >= request.expires_at
+                ended = (ApprovalOutcome.TIMED_OUT, "deadline") if late else (ApprovalOutcome.CANCELLED, "withdrawn")
+                outcome, by = item.given or ended
+            self._tell("closed", request, outcome, by)
+        return outcome
+
+    async def _ask_in_box(self, item: _Pending, ask: Ask) -> None:
+        """Ask by the input box: a word and a code that was never shown before, so that no guest can prepare a yes."""
+        request = item.request
+        code = f"{secrets.randbelow(9000) + 1000}"
+        detail = " ".join(part for part in (request.what, request.why and f"Why: {request.why}", request.meaning) if part)
+        prompt = (
+            f"{PROMPT_MARK} {request.title}: {detail} "
+            f"Type 'allow {code}' (this once), 'allow session {code}', or anything else to deny: "
+        )
+        try:
+            async with self._box:
+                line = await ask(prompt, False)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            outcome = ApprovalOutcome.NO_CHANNEL
+        else:
+            words = line.split()
+            if words == ["allow", code]:
+                outcome = ApprovalOutcome.APPROVED_ONCE
+            elif words == ["allow", "session", code]:
+                outcome = ApprovalOutcome.APPROVED_SESSION
+            else:
+                outcome = ApprovalOutcome.DENIED
+        with self._guard:
+            item.give(outcome, "input box")
+
+    def _tell(self, event: BrokerEvent, request: ApprovalRequest, outcome: ApprovalOutcome | None, by: str) -> None:
+        for listener in tuple(self._listeners):
+            listener(event, request, outcome, by)
+
+
+PROMPT_MARK = "⛨ Agently approval ·"
+"""How a question of the kernel's own begins in an input box; a prompt of a guest that resembles it is marked as such."""

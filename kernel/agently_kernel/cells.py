@@ -1,0 +1,190 @@
+"""One cell: from its text to the content of its reply."""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
+from agently_kernel.contract.errors import AgentlyKernelError
+from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
+from agently_kernel.magics import parse_magic
+
+if TYPE_CHECKING:
+    from agently_kernel.kernel import AgentlyKernel, RunningCell
+
+log = logging.getLogger("agently_kernel.cells")
+
+_NAMES = {
+    ExecutionStatus.TIMED_OUT: "CellTimedOut",
+    ExecutionStatus.CANCELLED: "KeyboardInterrupt",
+    ExecutionStatus.BLOCKED: "ExecutionBlocked",
+    ExecutionStatus.ERROR: "CodeExecutionError",
+}
+INTERRUPTED = "The cell was stopped before it ran in the sandbox."
+
+
+def death_name(result: CodeExecutionResult) -> str:
+    """Return the error name for a death: what ended, and nothing that looks like an exception of the cell's own."""
+    return "SandboxDied" if result.death is not None and result.death.what == "sandbox" else "InterpreterDied"
+
+
+class CellRunner:
+    """Runs cells for a kernel, one at a time."""
+
+    def __init__(self, kernel: AgentlyKernel) -> None:
+        self._kernel = kernel
+
+    async def run(
+        self,
+        running: RunningCell,
+        code: str,
+        *,
+        silent: bool,
+        store_history: bool,
+        count: int,
+        user_expressions: Mapping[str, Any],
+        cell_id: str,
+    ) -> dict[str, Any]:
+        """Run *code* and return the reply's content without its execution_count. Errors of ours are replies too."""
+        kernel = self._kernel
+        cell = running.cell
+        if kernel.faults:
+            return self.failed(cell, "ConfigurationError", " ".join(kernel.faults))
+        if not code.strip() and not user_expressions:
+            return {"status": "ok", "user_expressions": {}, "payload": []}
+        try:
+            magic = parse_magic(code)
+            if magic is not None:
+                return await magic.run(kernel, running, cell_id)
+            request = CodeExecutionRequest(
+                language="python",
+                source_code=code,
+                form=ExecutionForm.SESSION,
+                options={
+                    "silent": silent, "store_history": store_history, "allow_stdin": running.allow_stdin,
+                    "user_expressions": dict(user_expressions), "execution_count": count,
+                },
+            )
+            result = await self.execute(running, request, cell_id=cell_id, count=None if silent else count, quiet=silent)
+        except ValidationError as error:
+            reasons = "; ".join(item["msg"].removeprefix("Value error, ") for item in error.errors(include_url=False))
+            return self.failed(cell, "ValueError", reasons)
+        except AgentlyKernelError as error:
+            return self.failed(cell, type(error).__name__, str(error))
+        except Exception as error:
+            log.exception("a cell could not be run")
+            return self.failed(
+                cell, "KernelError",
+                f"The kernel itself met {type(error).__name__}: {error}. The cell did not run to its end; the kernel's log "
+                "has the details.",
+            )
+        return self.reply(cell, result)
+
+    async def execute(
+        self,
+        running: RunningCell,
+        request: CodeExecutionRequest,
+        *,
+        cell_id: str,
+        count: int | None,
+        quiet: bool = False,
+        requirement: Any = None,
+        timeout: float | None = None,
+    ) -> CodeExecutionResult:
+        """Run *request* with the kernel's screen as its sink and tell the panel about it."""
+        kernel = self._kernel
+        execution_id = f"execution-{os.urandom(8).hex()}"
+        kernel.panel.started(
+            running.cell, cell_id=cell_id, form=request.form.value, language=request.language, count=count, quiet=quiet
+        )
+        if kernel.sandbox.interpreter_lost:
+            kernel.screen.new_guest()
+        result = await kernel.sandbox.run(
+            request, cell=running.cell, execution_id=execution_id, sink=kernel.screen,
+            input_handler=kernel.guest_input(running), timeout=timeout or kernel.settings.timeout, requirement=requirement,
+        )
+        if result.death is not None and requirement is None:
+            kernel.screen.new_guest()
+        kernel.panel.finished(running.cell, result, count=count)
+        self._save(running.cell, result)
+        return result
+
+    def reply(self, cell: str, result: CodeExecutionResult) -> dict[str, Any]:
+        """Return the content of the reply for *result*, and show what the guest could not show itself."""
+        kernel = self._kernel
+        reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
+        payloads = result.reply.get("payload")
+        if payloads:
+            allowed = kernel.filter.payloads(list(payloads), cell=cell)
+            kernel.screen.withheld(cell, allowed.withheld, allowed.notice)
+            reply["payload"] = allowed.payloads
+        if result.status is ExecutionStatus.SUCCESS:
+            expressions = result.reply.get("user_expressions")
+            if expressions:
+                reply["user_expressions"] = kernel.filter.user_expressions(expressions)
+            return reply
+        guest_error = result.error if result.status is ExecutionStatus.ERROR and not result.message else None
+        if guest_error is not None:
+            # the guest has shown its error itself; the reply repeats it, cleaned the same way
+            shown = kernel.filter.error(
+                str(guest_error.get("ename", "")), str(guest_error.get("evalue", "")),
+                tuple(map(str, guest_error.get("traceback") or ())),
+            )
+            content = {"ename": shown.ename, "evalue": shown.evalue, "traceback": list(shown.traceback)}
+        elif result.status is ExecutionStatus.DIED:
+            content = self.show_error(cell, death_name(result), result.message)
+        else:
+            name = str((result.error or {}).get("ename") or _NAMES[result.status])
+            content = self.show_error(cell, name, result.message)
+        return {**reply, "status": "error", **content}
+
+    def interrupted(self, cell: str) -> dict[str, Any]:
+        """Return the reply of a cell that was stopped outside of the sandbox."""
+        return self.failed(cell, "KeyboardInterrupt", INTERRUPTED)
+
+    def failed(self, cell: str, name: str, sentence: str) -> dict[str, Any]:
+        """Show an error of ours in *cell* and return its reply."""
+        content = self.show_error(cell, name, sentence)
+        return {"status": "error", "user_expressions": {}, "payload": [], **content}
+
+    def show_error(self, cell: str, name: str, sentence: str) -> dict[str, Any]:
+        """Show an error of ours; its traceback is the sentence, for there are no frames that would tell more."""
+        return self._kernel.screen.error(cell, name, sentence, (f"\x1b[31m{name}\x1b[39m: {sentence}",))
+
+    def _save(self, cell: str, result: CodeExecutionResult) -> None:
+        """Copy collected outputs into the folder that the user's configuration names."""
+        folder = self._kernel.settings.save_outputs
+        if folder is None or not result.outputs:
+            return
+        try:
+            save_outputs(Path.cwd() / folder, [(output.path, Path(output.stored_path)) for output in result.outputs])
+        except OSError as error:
+            self._kernel.screen.note(
+                cell, f"Outputs could not be saved in {folder}: {error.strerror or error}. They are kept in the workspace."
+            )
+
+
+def save_outputs(folder: Path, files: Sequence[tuple[str, Path]]) -> None:
+    """Copy collected *files* (relative name, path in the store) into *folder*. Raises OSError.
+
+    The names were checked when they were collected; links in the way are refused, not followed.
+    """
+    import shutil
+
+    for name, source in files:
+        target = folder.joinpath(*name.removeprefix("output/").split("/"))
+        for place in (folder, *reversed([p for p in target.parents if folder in p.parents])):
+            place.mkdir(exist_ok=True)
+            if place.is_symlink():
+                raise OSError(f"{place} is a link")
+        if target.is_symlink() or target.is_dir():
+            raise OSError(f"{target} is a link or a folder")
+        shutil.copyfile(source, target)
+        target.chmod(0o644)
+

@@ -1,0 +1,438 @@
+"""The Jupyter kernel: takes cells and requests from front ends, and has every cell run in the session's sandbox.
+
+The process that holds the sockets and keys runs no user code. A cell is a request to the execution room; what comes back
+passes the screen (trust filter, coalescing) on its way to iopub.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import secrets
+import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from ipykernel.kernelbase import Kernel
+from traitlets import Any as AnyTrait
+
+from agently_kernel import __version__
+from agently_kernel.approvals import ApprovalBroker, Ask
+from agently_kernel.cells import CellRunner
+from agently_kernel.comms import CommRelay
+from agently_kernel.handles import Handle
+from agently_kernel.introspection import Introspection, busy_reply
+from agently_kernel.iopub import Publisher
+from agently_kernel.outputs import OutputFilter, OutputPolicy
+from agently_kernel.panel_actions import PanelActions
+from agently_kernel.panel_link import PanelLink
+from agently_kernel.policy import PolicyApproval
+from agently_kernel.prompts import InputBox
+from agently_kernel.screen import Screen
+from agently_kernel.session_sandbox import SessionSandbox
+from agently_kernel.settings import SECTION, KernelSettings, read_settings
+from agently_kernel.spill import open_spill_log
+
+T = TypeVar("T")
+log = logging.getLogger("agently_kernel")
+
+PROTOCOL = "5.4"
+MAIN_LOOP_SECONDS = 10.0
+"""How long a request on the control channel waits for the main loop, which is never blocked for long."""
+PATIENCE = 1.0
+"""Seconds that a completion or inspection waits for the running cell before it is answered with nothing."""
+SERVER_PACE = 900_000.0
+"""Bytes of text a second when a Jupyter server is in between: it drops streams above 1 MB/s, averaged over 3 s."""
+_WHILE_BUSY = ("kernel_info_request", "comm_info_request")
+_IMPATIENT = {"complete_request": "complete", "inspect_request": "inspect", "is_complete_request": "is_complete"}
+
+
+def _setting(name: str) -> AnyTrait:
+    return AnyTrait(help=KernelSettings.model_fields[name].description or name.replace("_", " ")).tag(config=True)
+
+
+@dataclass(slots=True)
+class RunningCell:
+    """The execute_request that is being answered; captured once, because context variables do not reach later tasks."""
+
+    cell: str
+    parent: Mapping[str, Any]
+    ident: Sequence[bytes]
+    allow_stdin: bool
+    task: asyncio.Task[dict[str, Any]] | None = None
+    interrupted: bool = False
+
+
+class AgentlyKernel(Kernel):
+    """Jupyter's side of a sandboxed Python session. Settings: see :class:`~agently_kernel.settings.KernelSettings`."""
+
+    implementation = "agently-kernel"
+    implementation_version = __version__
+    banner = f"Agently (sandboxed) {__version__}: every cell runs in a sandbox"
+    language_info = {  # noqa: RUF012  # ipykernel declares it as a plain class attribute
+        "name": "python",
+        "version": ".".join(map(str, sys.version_info[:3])),
+        "mimetype": "text/x-python",
+        "codemirror_mode": {"name": "ipython", "version": sys.version_info.major},
+        "pygments_lexer": "ipython3",
+        "nbconvert_exporter": "python",
+        "file_extension": ".py",
+    }
+
+    providers = _setting("providers")
+    isolation = _setting("isolation")
+    required_axes = _setting("required_axes")
+    unsafe_fallback = _setting("unsafe_fallback")
+    trusted_local_authorized = _setting("trusted_local_authorized")
+    approval_mode = _setting("approval_mode")
+    auto_allow = _setting("auto_allow")
+    approval_timeout = _setting("approval_timeout")
+    network = _setting("network")
+    timeout = _setting("timeout")
+    interrupt_grace = _setting("interrupt_grace")
+    limits = _setting("limits")
+    required_limits = _setting("required_limits")
+    collection = _setting("collection")
+    outputs = _setting("outputs")
+    cell_output_bytes = _setting("cell_output_bytes")
+    save_outputs = _setting("save_outputs")
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        self._execute_sleep = 0.0  # the coalescer orders output itself
+        self.settings, faults = read_settings(self._section())
+        self.faults: list[str] = list(faults)
+        self.session_id = secrets.token_hex(8)
+        self.running: RunningCell | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._main_thread = threading.current_thread()
+        self._cells = 0
+        self._next_count = 1
+        self._ending: asyncio.Task[None] | None = None
+        self._abort_task: asyncio.Task[None] | None = None
+        self.filter = OutputFilter(
+            OutputPolicy(self.settings.outputs), network_allowed=self.settings.network == "enabled"
+        )
+        self.publisher = Publisher(
+            self._publish,
+            budget=self.settings.cell_output_bytes,
+            open_log=lambda cell: open_spill_log(self.sandbox.workspace.store, cell),
+            pace=SERVER_PACE if os.environ.get("JPY_SESSION_NAME") else None,
+            hold=lambda paused: self.sandbox.hold(paused),
+        )
+        self.broker = ApprovalBroker(panel_attached=lambda: self.panel.attached, input_box=self._approval_box)
+        self.approval = PolicyApproval()
+        self.approval.set_channel(self.broker.handle)
+        self.panel = PanelLink(
+            self, self.broker, PanelActions(self), self.settings, session_id=self.session_id, host="agently",
+            product_version=__version__, started_at=time.time(), status="starting",
+        )
+        self.broker.listen(self.panel.question)
+        self.approval.add_listener(self.panel.decided)
+        self.screen = Screen(
+            self.publisher, self.filter, observe_text=self.panel.text, observe_withheld=self.panel.withheld
+        )
+        self.sandbox = SessionSandbox(
+            self.settings, self.approval, session_id=self.session_id, sink=self.screen, on_handle=self._new_sandbox
+        )
+        self.sandbox.manager.add_hook(self.panel.event)
+        self.cells = CellRunner(self)
+        self.comms = CommRelay(self.filter, self.sandbox)
+        self.introspection = Introspection(self.sandbox.ready, self.filter)
+        self.input_box = InputBox(self.session, self.stdin_socket)
+        for kind in ("comm_open", "comm_msg", "comm_close"):
+            self.shell_handlers[kind] = self.control_handlers[kind] = self.comm_request
+
+    def _new_sandbox(self, handle: Handle) -> None:
+        self.screen.new_guest()
+        self.panel.session(status="ready", workspace_id=self.sandbox.workspace.workspace_id)
+        if handle.facts is not None:
+            self.panel.sandbox(handle.facts, handle.selection)
+
+    def _section(self) -> dict[str, Any]:
+        """Return the user's settings; names that belong to ipykernel's own base class are left to it."""
+        own = {str(key): value for key, value in self.config.get(SECTION, {}).items()}
+        base = Kernel.class_trait_names(config=True)
+        return {
+            key: value.get_value(()) if hasattr(value, "get_value") and not isinstance(value, str) else value
+            for key, value in own.items()
+            if key not in base
+        }
+
+    def refuse(self, fault: str) -> None:
+        """Answer every cell with *fault* from now on: something is wrong that only the user can correct."""
+        self.faults.append(fault)
+
+    # -- life ----------------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Serve requests, and begin to open the sandbox at the same time."""
+        super().start()
+        self._loop = asyncio.get_event_loop_policy().get_event_loop()
+        self._loop.call_soon(self._begin)
+
+    def _begin(self) -> None:
+        self.panel.start()
+        if not self.faults:
+            self.sandbox.start()
+
+    async def do_shutdown(self, restart: bool) -> dict[str, Any]:
+        """End the sandbox the tidy way: exit handlers run, files are collected, nothing is left."""
+        await self.on_main(self._end())
+        return {"status": "ok", "restart": restart}
+
+    async def _end(self) -> None:
+        if self._ending is None:
+            self._ending = asyncio.get_running_loop().create_task(self._close())
+        await asyncio.shield(self._ending)
+
+    async def _close(self) -> None:
+        self.broker.cancel_all()
+        running = self.running
+        if running is not None and running.task is not None:
+            running.interrupted = True
+            running.task.cancel()
+            await asyncio.wait((running.task,), timeout=1.0)
+        await self.sandbox.close()
+        self.publisher.close()
+        self.panel.close()
+        self.input_box.close()
+
+    def terminate(self) -> None:
+        """End the kernel on SIGTERM."""
+        loop = asyncio.get_running_loop()
+        task = loop.create_task(self._end())
+        task.add_done_callback(lambda _: self.io_loop.stop())
+
+    async def on_main(self, work: Coroutine[Any, Any, T], seconds: float = MAIN_LOOP_SECONDS) -> T:
+        """Run *work* on the main loop, from whichever thread serves the request. Raises asyncio.TimeoutError."""
+        assert self._loop is not None
+        if threading.current_thread() is self._main_thread:
+            return await work
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
+
+    # -- what ipykernel's base would do otherwise ----------------------------------------------------------------------
+
+    def pre_handler_hook(self) -> None:
+        """Nothing: the base installs a SIGINT handler here that kills a kernel which awaits."""
+
+    def post_handler_hook(self) -> None:
+        """Nothing; see :meth:`pre_handler_hook`."""
+
+    @property
+    def execution_count(self) -> int:
+        """The number of the next cell; kept here, where no cell can change it."""
+        return self._next_count
+
+    @execution_count.setter
+    def execution_count(self, value: int) -> None:
+        """Ignored: the base counts every request, the ordinary kernel only what is stored in history."""
+
+    @property
+    def kernel_info(self) -> dict[str, Any]:
+        """What the kernel is: no debugger and no subshells are offered, because there are none."""
+        return {
+            "protocol_version": PROTOCOL,
+            "implementation": self.implementation,
+            "implementation_version": self.implementation_version,
+            "language_info": self.language_info,
+            "banner": self.banner,
+            "help_links": self.help_links,
+            "supported_features": [],
+        }
+
+    async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
+        """Take one message of the shell channel; some kinds are answered although a cell is running."""
+        lock = self._main_asyncio_lock
+        if lock.locked() and self.session is not None:
+            try:
+                ident, frames = self.session.feed_identities(msg, copy=False)
+                kind = self.session.deserialize(frames, content=False, copy=False)["header"]["msg_type"]
+            except Exception:
+                kind = ""  # the base reports what is wrong with it
+            if kind in _WHILE_BUSY:
+                await self._answer_now(ident, frames, kind)
+                return
+            if kind in _IMPATIENT:
+                try:
+                    await asyncio.wait_for(lock.acquire(), PATIENCE)
+                except asyncio.TimeoutError:
+                    await self._answer_now(ident, frames, kind)
+                    return
+                lock.release()
+        await super().shell_main(subshell_id, msg)
+
+    async def _answer_now(self, ident: Any, frames: Any, kind: str) -> None:
+        """Answer with an explicit parent, because the current one is the running cell's; then show busy again."""
+        try:
+            parent = self.session.deserialize(frames, content=True, copy=False)
+        except Exception:
+            self.log.error("Invalid Message", exc_info=True)
+            return
+        self._publish_status("busy", "shell", parent)
+        try:
+            if kind in _WHILE_BUSY:
+                await self.shell_handlers[kind](self.shell_stream, ident, parent)
+            else:
+                content = busy_reply(_IMPATIENT[kind], parent["content"])
+                self.session.send(self.shell_stream, kind.replace("_request", "_reply"), content, parent, ident)
+        finally:
+            self._publish_status("idle", "shell", parent)
+            if self.running is not None:
+                self._publish_status("busy", "shell", dict(self.running.parent))
+
+    def _abort_queues(self, subshell_id: str | None = None) -> None:
+        """Abort the execute requests that are queued now, and only those.
+
+        Queued requests wait for the lock in order. The end of aborting is put behind the last of them; the base's way, a
+        callback of the next loop turn, ends it after the first.
+        """
+        self._aborting = True
+        if self.shell_stream is not None:
+            self.shell_stream.flush()
+
+        async def stop_aborting() -> None:
+            if self.stop_on_error_timeout:
+                await asyncio.sleep(self.stop_on_error_timeout)
+            async with self._main_asyncio_lock:
+                self._aborting = False
+
+        task = asyncio.get_running_loop().create_task(stop_aborting())
+        self._abort_task = task  # the loop itself keeps no strong reference
+
+    async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Stop the running cell; harmless when none runs."""
+        content: dict[str, Any] = {"status": "ok"}
+        try:
+            await self.on_main(self._interrupt())
+        except Exception as error:
+            self.log.exception("Stop could not be passed on")
+            content = {"status": "error", "ename": type(error).__name__, "evalue": str(error), "traceback": []}
+        self.session.send(stream, "interrupt_reply", content, parent, ident=ident)
+
+    async def _interrupt(self) -> None:
+        running = self.running
+        if running is None or running.task is None:
+            return
+        running.interrupted = True
+        self.broker.cancel_all()
+        if not await self.sandbox.interrupt() and self.running is running:
+            running.task.cancel()
+
+    # -- cells ---------------------------------------------------------------------------------------------------------
+
+    async def do_execute(
+        self,
+        code: str,
+        silent: bool,
+        store_history: bool = True,
+        user_expressions: Mapping[str, Any] | None = None,
+        allow_stdin: bool = False,
+        *,
+        cell_meta: Mapping[str, Any] | None = None,
+        cell_id: str | None = None,
+    ) -> dict[str, Any]:
+        """Run one cell and return the content of its reply."""
+        self._cells += 1
+        parent = self.get_parent("shell")
+        running = RunningCell(
+            f"cell-{self._cells}", {"header": parent.get("header", {})}, self._shell_parent_ident.get(), bool(allow_stdin)
+        )
+        self.running = running
+        count = self._next_count
+        if store_history and not silent and code.strip():
+            self._next_count += 1
+        self.screen.begin(running.cell, running.parent, count)
+        running.task = asyncio.ensure_future(
+            self.cells.run(
+                running, code, silent=silent, store_history=store_history and not silent, count=count,
+                user_expressions=dict(user_expressions or {}), cell_id=cell_id or "",
+            )
+        )
+        try:
+            reply = await running.task
+        except asyncio.CancelledError:
+            if not running.interrupted:
+                raise
+            reply = self.cells.interrupted(running.cell)
+        finally:
+            await self.screen.finish(running.cell)
+            self.running = None
+            self.panel.session(status="ready")
+        return {**reply, "execution_count": self._next_count - 1}
+
+    def guest_input(self, running: RunningCell) -> Callable[[str, bool], Awaitable[str]] | None:
+        """Return how the cell's ``input()`` is answered, or None when its front end has no input box."""
+        if not running.allow_stdin:
+            return None
+
+        async def ask(prompt: str, password: bool) -> str:
+            return await self.input_box.ask(
+                self.filter.prompt(prompt), password=password, parent=running.parent, ident=running.ident, from_guest=True,
+                before=self.publisher.flush,
+            )
+
+        return ask
+
+    def _approval_box(self) -> Ask | None:
+        """Return the way to ask a person in the running cell's input box, None when there is none."""
+        running = self.running
+        if running is None or not running.allow_stdin:
+            return None
+
+        async def ask(prompt: str, password: bool) -> str:
+            return await self.input_box.ask(
+                prompt, password=password, parent=running.parent, ident=running.ident, from_guest=False,
+                before=self.publisher.flush,
+            )
+
+        return ask
+
+    # -- other requests ------------------------------------------------------------------------------------------------
+
+    async def do_complete(self, code: str, cursor_pos: int | None) -> dict[str, Any]:
+        """Complete at *cursor_pos* (characters), asked of the guest."""
+        return await self.introspection.ask("complete", code, cursor_pos=cursor_pos)
+
+    async def do_inspect(
+        self, code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Sequence[str] = ()
+    ) -> dict[str, Any]:
+        """Inspect the name at *cursor_pos*, asked of the guest."""
+        level = 1 if detail_level else 0
+        return await self.introspection.ask("inspect", code, cursor_pos=cursor_pos, detail_level=level)
+
+    async def do_is_complete(self, code: str) -> dict[str, Any]:
+        """Tell whether *code* can be run as it stands, asked of the guest."""
+        return await self.introspection.ask("is_complete", code)
+
+    async def do_history(self, hist_access_type: str, output: bool, raw: bool, **query: Any) -> dict[str, Any]:
+        """Return history of this session, asked of the guest."""
+        wanted = {"hist_access_type": hist_access_type, "output": output, "raw": raw, **query}
+        return await self.introspection.ask("history", "", history=wanted)
+
+    async def comm_info_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """List the open comms of the guest."""
+        comms = self.comms.listing(parent["content"].get("target_name"))
+        self.session.send(stream, "comm_info_reply", {"status": "ok", "comms": comms}, parent, ident)
+
+    async def comm_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Pass a comm message of the front end to the guest, as far as the filter lets it."""
+        await self.on_main(self.comms.from_front_end(parent))
+
+    def topic(self, kind: str) -> bytes:
+        """Return the iopub topic of a message type."""
+        return bytes(self._topic(kind))
+
+    def _publish(
+        self, kind: str, content: Mapping[str, Any], parent: Mapping[str, Any], metadata: Mapping[str, Any] | None,
+        buffers: Sequence[bytes],
+    ) -> None:
+        self.session.send(
+            self.iopub_socket, kind, dict(content), parent=dict(parent), ident=self.topic(kind),
+            metadata=dict(metadata) if metadata else None, buffers=list(buffers) or None,
+        )

@@ -1,0 +1,84 @@
+"""The front end's input box: one question at a time, never blocking the kernel's loop.
+
+The base kernel's way blocks the whole loop while a person types; here the reply is awaited, so output, comms, timers and
+Stop go on. A message says in its metadata whether it comes from a sandbox or is the kernel's own question.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import zmq
+import zmq.asyncio
+
+
+class InputBox:
+    """Sends ``input_request`` and awaits the reply. Lives on the main loop's thread.
+
+    ``socket`` is the kernel's stdin ROUTER; ``session`` signs and checks messages.
+    """
+
+    def __init__(self, session: Any, socket: zmq.Socket[bytes]) -> None:
+        self._session = session
+        self._raw = socket
+        self._shadow: zmq.asyncio.Socket | None = None
+        self._lock = asyncio.Lock()
+
+    async def ask(
+        self,
+        prompt: str,
+        *,
+        password: bool,
+        parent: Mapping[str, Any],
+        ident: Sequence[bytes] | bytes,
+        from_guest: bool,
+        before: Callable[[], None] = lambda: None,
+    ) -> str:
+        """Return the line a person typed. Raises EOFError for the end-of-file character.
+
+        ``before`` runs just before the question is sent (to flush output). Cancel the task to withdraw the question.
+        """
+        async with self._lock:
+            if self._shadow is None:
+                self._shadow = zmq.asyncio.Socket.shadow(self._raw.underlying)
+            before()
+            self._drop_stale()
+            self._session.send(
+                self._raw,
+                "input_request",
+                {"prompt": prompt, "password": password},
+                parent=dict(parent),
+                ident=ident,
+                metadata={"agently": {"from": "sandbox" if from_guest else "kernel"}},
+            )
+            while True:
+                frames = await self._shadow.recv_multipart()
+                try:
+                    _, parts = self._session.feed_identities(frames)
+                    reply = self._session.deserialize(parts)
+                except Exception:  # noqa: S112  # an unsigned or damaged message is not an answer
+                    continue
+                if reply["header"].get("msg_type") != "input_reply":
+                    continue
+                value = reply["content"].get("value", "")
+                line = value if isinstance(value, str) else ""
+                if line == "\x04":
+                    raise EOFError("the input box was closed with end of file")
+                return line
+
+    def _drop_stale(self) -> None:
+        """Throw away answers to questions that were withdrawn."""
+        while True:
+            try:
+                self._raw.recv_multipart(zmq.NOBLOCK)
+            except zmq.ZMQError:
+                return
+
+    def close(self) -> None:
+        """Let go of the socket, which stays open for its owner."""
+        if self._shadow is not None:
+            self._shadow.close()
+            self._shadow = None
+

@@ -1,0 +1,301 @@
+"""The sandbox that a kernel session lives in: opened early, kept between cells, replaced when it dies, closed at the end.
+
+This is the kernel's only way to the rooms below it: the workspace of the session, the manager's handle, the executions
+and the live resource that Stop, completion and comms are sent to. Everything runs on the kernel's main loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
+from agently_kernel.contract.errors import AgentlyKernelError, SandboxDied
+from agently_kernel.contract.isolation import SandboxFacts
+from agently_kernel.contract.outputs import OutputSink
+from agently_kernel.contract.protocols import OutputSource
+from agently_kernel.contract.resource import ExecutionResourceRequirement, ProviderSelection
+from agently_kernel.contract.result import CodeExecutionResult
+from agently_kernel.contract.workspace import CollectedOutput
+from agently_kernel.execution import CodeExecution
+from agently_kernel.handles import Handle
+from agently_kernel.languages import get_adapter
+from agently_kernel.manager import ExecutionResourceManager
+from agently_kernel.policy import PolicyApproval
+from agently_kernel.sandbox.resource import SandboxResource
+from agently_kernel.settings import KernelSettings
+from agently_kernel.workspace.task_workspace import TaskWorkspace
+
+log = logging.getLogger("agently_kernel.session_sandbox")
+
+InputHandler = Callable[[str, bool], Awaitable[str]]
+RELEASE_SECONDS = 4.0
+"""Seconds that closing the sandbox may take, exit handlers included: front ends kill a kernel after five."""
+COLLECT_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class ClosingReport:
+    """What was collected at the end, and what could not be released, in sentences."""
+
+    collected: tuple[CollectedOutput, ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class SessionSandbox:
+    """Owns workspace, manager and sandbox of one kernel session. ``close`` exactly once; it is idempotent.
+
+    ``sink`` gets what the guest shows outside of a running cell (late threads, comms); ``on_handle`` learns each new handle.
+    """
+
+    def __init__(
+        self,
+        settings: KernelSettings,
+        approval: PolicyApproval,
+        *,
+        session_id: str,
+        sink: OutputSink,
+        on_handle: Callable[[Handle], None] = lambda handle: None,
+    ) -> None:
+        self.settings = settings
+        self.policy = settings.policy()
+        self.session_id = session_id
+        self.manager = ExecutionResourceManager(approval=approval, session_id=session_id)
+        self._workspace: TaskWorkspace | None = None
+        self.execution = CodeExecution(self.manager)
+        self._sink = sink
+        self._on_handle = on_handle
+        self._handle: Handle | None = None
+        self._warm: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[ClosingReport] | None = None
+
+    @property
+    def workspace(self) -> TaskWorkspace:
+        """The session's workspace, made when it is first needed. Raises WorkspaceError."""
+        if self._workspace is None:
+            self._workspace = TaskWorkspace.create(
+                session_id=self.session_id, limits=self.settings.limits, collection=self.settings.collection,
+                notebook_dir=Path.cwd(),
+            )
+        return self._workspace
+
+    # -- the sandbox ---------------------------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Begin to open the sandbox, so that it is ready when the first cell comes. Failures are told by that cell."""
+        if self.policy.approval_mode != "always":
+            self._warm = asyncio.get_running_loop().create_task(self._open_early(), name="agently-early-start")
+
+    async def _open_early(self) -> None:
+        try:
+            # The same wish as a cell's, so that the cell finds this very sandbox.
+            empty = CodeExecutionRequest(source_code="", form=ExecutionForm.SESSION)
+            toolchains = get_adapter("python").toolchain_requirements(empty)
+            grant = self.workspace.issue_grant(execution_id=f"{self.session_id}-early")
+            try:
+                wanted = self.requirement().model_copy(
+                    update={
+                        "language": "python", "toolchains": toolchains, "workspace_access_mode": grant.mode,
+                        "task_workspace_access_grant": grant,
+                    }
+                )
+                handle = await self.manager.async_ensure(wanted, hold=True)
+                self._took(handle)
+                await self.manager.async_release(handle)
+            finally:
+                self.workspace.close_grant(grant)
+        except AgentlyKernelError as error:
+            log.info("the sandbox could not be opened early: %s", error.code)
+
+    def requirement(self) -> ExecutionResourceRequirement:
+        """Return what this session needs; the rest is filled in for each cell."""
+        return ExecutionResourceRequirement(
+            requirement_id=f"kernel-{self.session_id}", scope="session", owner_id=self.session_id,
+            provider_candidates=self.settings.providers, policy=self.policy,
+        )
+
+    def _took(self, handle: Handle) -> None:
+        """Remember the handle that serves the session from now on."""
+        if handle is self._handle:
+            return
+        self._handle = handle
+        resource = self.resource
+        if resource is not None:
+            resource.background_sink = self._sink
+            resource.interrupt_grace = self.settings.interrupt_grace
+        self._on_handle(handle)
+
+    @property
+    def resource(self) -> SandboxResource | None:
+        """The live resource, or None while there is none."""
+        resource = self._handle.resource if self._handle is not None else None
+        return resource if isinstance(resource, SandboxResource) else None
+
+    @property
+    def facts(self) -> SandboxFacts | None:
+        """The facts observed of the live sandbox."""
+        return self._handle.facts if self._handle is not None else None
+
+    @property
+    def selection(self) -> ProviderSelection | None:
+        """How its provider was selected."""
+        return self._handle.selection if self._handle is not None else None
+
+    @property
+    def interpreter_lost(self) -> bool:
+        """True when the interpreter ended while no cell ran."""
+        resource = self.resource
+        return resource is not None and resource.interpreter_state == "exited"
+
+    async def ready(self) -> SandboxResource | None:
+        """Return the resource once the early start has ended, None when there is none: never starts anything itself."""
+        if self._warm is not None:
+            await asyncio.wait((self._warm,))
+        return self.resource
+
+    # -- cells ---------------------------------------------------------------------------------------------------------
+
+    async def run(
+        self,
+        request: CodeExecutionRequest,
+        *,
+        cell: str,
+        execution_id: str,
+        sink: OutputSink,
+        input_handler: InputHandler | None,
+        timeout: float | None,
+        requirement: ExecutionResourceRequirement | None = None,
+    ) -> CodeExecutionResult:
+        """Run one cell and return its result: in the session's sandbox, or as *requirement* says in one of its own.
+
+        Every failure is a result. Cancelling stops the cell and raises CancelledError.
+        """
+        session = requirement is None
+        if session and self._warm is not None:
+            await asyncio.wait((self._warm,))
+            self._warm = None
+        return await self.execution.async_run(
+            request, requirement=requirement or self.requirement(), workspace=self.workspace, sink=sink, cell=cell,
+            execution_id=execution_id, input_handler=input_handler, timeout=timeout,
+            on_handle=self._took if session else None,
+        )
+
+    async def interrupt(self) -> bool:
+        """Interrupt what runs in the sandbox; True when a cell was running there."""
+        resource = self.resource
+        return resource is not None and await resource.interrupt()
+
+    async def send_comm(
+        self,
+        kind: Literal["comm_open", "comm_msg", "comm_close"],
+        comm_id: str,
+        data: Mapping[str, Any],
+        metadata: Mapping[str, Any],
+        buffers: Sequence[bytes],
+        target_name: str = "",
+    ) -> None:
+        """Pass a comm message of the front end on; dropped when no sandbox lives. Raises nothing."""
+        resource = self.resource
+        if resource is None:
+            return
+        try:
+            await resource.send_comm(kind, comm_id, data, metadata, buffers, target_name)
+        except AgentlyKernelError as error:
+            log.info("a comm message was dropped: %s", error)
+
+    def hold(self, paused: bool) -> None:
+        """Stop or go on reading what the guest shows (back-pressure)."""
+        resource = self.resource
+        if resource is not None:
+            resource.pause() if paused else resource.resume()
+
+    async def restart_sandbox(self) -> None:
+        """Close the sandbox; the next cell gets a fresh one. Raises ExecutionResourceReleaseError."""
+        with KeptSource.of(self.resource) as kept:
+            self._handle = None
+            await self.manager.async_release_scope("session", self.session_id)
+            await self._collect(kept)
+
+    # -- the end -------------------------------------------------------------------------------------------------------
+
+    async def close(self) -> ClosingReport:
+        """Let exit handlers run, release everything, collect what was left behind. Bounded; idempotent."""
+        if self._closing is None:
+            self._closing = asyncio.get_running_loop().create_task(self._close(), name="agently-close")
+        return await asyncio.shield(self._closing)
+
+    async def _close(self) -> ClosingReport:
+        problems: list[str] = []
+        if self._warm is not None and not self._warm.done():
+            self._warm.cancel()
+            await asyncio.wait((self._warm,), timeout=RELEASE_SECONDS)
+        collected: tuple[CollectedOutput, ...] = ()
+        with KeptSource.of(self.resource) as kept:
+            self._handle = None
+            try:
+                released = await asyncio.wait_for(self.manager.aclose(), RELEASE_SECONDS)
+                problems += [f"{view.handle_id} ({view.provider_id}): {view.error}" for view in released.failed]
+            except (AgentlyKernelError, asyncio.TimeoutError) as error:
+                problems.append(f"the sandbox could not be released: {error or 'it did not answer in time'}")
+            collected = await self._collect(kept)
+        try:
+            if self._workspace is not None:
+                self._workspace.close()
+        except AgentlyKernelError as error:
+            problems.append(str(error))
+        for problem in problems:
+            log.error("%s", problem)
+        return ClosingReport(collected, tuple(problems))
+
+    async def _collect(self, kept: KeptSource | None) -> tuple[CollectedOutput, ...]:
+        """Copy what the guest left in its folders, exit handlers' work included."""
+        if kept is None:
+            return ()
+        try:
+            report = await asyncio.wait_for(self.workspace.collect_scratch(kept), COLLECT_SECONDS)
+        except (AgentlyKernelError, asyncio.TimeoutError) as error:
+            log.warning("files in the sandbox's folders could not be collected: %s", error or "it took too long")
+            return ()
+        return report.outputs
+
+
+class KeptSource:
+    """The sandbox's folders, held open so that they can be read after everything in it has ended."""
+
+    def __init__(self, source: OutputSource) -> None:
+        self._folders: dict[str, int | None] = {
+            "build": source.open_directory("build"), "output": source.open_directory("output")
+        }
+
+    @classmethod
+    @contextlib.contextmanager
+    def of(cls, resource: SandboxResource | None) -> Iterator[KeptSource | None]:
+        """Hold the folders of *resource* open for a while; None when there is nothing to hold."""
+        kept = cls(resource.output_source) if resource is not None else None
+        try:
+            yield kept
+        finally:
+            if kept is not None:
+                for descriptor in kept._folders.values():
+                    if descriptor is not None:
+                        os.close(descriptor)
+
+    def open_directory(self, area: Literal["build", "output"]) -> int | None:
+        """Return a new descriptor of the folder, or None (an OutputSource)."""
+        held = self._folders[area]
+        return None if held is None else os.dup(held)
+
+    async def fetch_file(self, area: Literal["build", "output"], path: str, max_bytes: int) -> AsyncIterator[bytes]:
+        """Refuse: nobody in the sandbox is left to send a file."""
+        raise SandboxDied(f"{path} cannot be read: the sandbox has ended and its folders cannot be reached from here.")
+        yield b""  # makes this an asynchronous generator, as the protocol wants
+
+    async def list_files(self, area: Literal["build", "output"], max_files: int) -> list[tuple[str, int]]:
+        """Return nothing: nobody in the sandbox is left to list files."""
+        return []

@@ -1,0 +1,172 @@
+"""The kernel's settings: ``c.AgentlyKernel.<name>`` of the user's configuration, checked with one sentence per fault.
+
+Only the user's own configuration (file or command line) widens anything; a notebook can only ask for less. A fault does
+not stop the kernel: the settings then carry the sentences, and every cell is answered with them until it is corrected.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field, ValidationError, field_validator
+
+from agently_kernel.contract.base import Frozen
+from agently_kernel.contract.errors import ConfigurationError
+from agently_kernel.contract.isolation import REQUIRED_AXES, IsolationAxis, ResourceLimits
+from agently_kernel.contract.resource import ExecutionResourcePolicy, IsolationPolicy, ProviderCandidate
+from agently_kernel.contract.workspace import CollectionLimits
+
+SECTION = "AgentlyKernel"
+CONFIG_NAME = "agently_kernel_config"
+_UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*\Z", re.IGNORECASE)
+
+
+def parse_size(value: object) -> object:
+    """Return bytes for ``"512 MiB"``, ``"2G"`` or ``"1048576"``; anything that is not text passes through unchanged.
+
+    Raises ValueError, naming the form, for other text. K, M, G and T are powers of 1024.
+    """
+    if not isinstance(value, str):
+        return value
+    found = _SIZE.match(value)
+    if found is None:
+        raise ValueError(f"{value!r} is no size; write bytes or a number with K, M, G or T, for example '2G'")
+    return int(float(found.group(1)) * _UNITS[found.group(2).lower()])
+
+
+def _literal(value: object) -> object:
+    """A list, mapping, number or None written as text on a command line becomes that value."""
+    if isinstance(value, str) and value.strip()[:1] in ("[", "{", "("):
+        try:
+            return ast.literal_eval(value.strip())
+        except (ValueError, SyntaxError) as error:
+            raise ValueError(f"{value[:80]!r} cannot be read as a Python list or mapping") from error
+    return None if value == "None" else value
+
+
+class KernelSettings(Frozen):
+    """Every setting of a kernel. Times are seconds, sizes bytes (or text such as ``"2G"``)."""
+
+    providers: tuple[ProviderCandidate, ...] = Field(
+        default=(), description="ordered provider ids, or {'provider_id':…, 'config':{…}}; empty: all that are registered"
+    )
+    isolation: IsolationPolicy = "required"
+    required_axes: tuple[IsolationAxis, ...] = REQUIRED_AXES
+    unsafe_fallback: bool = Field(default=False, description="admit trusted_local; needs trusted_local_authorized too")
+    trusted_local_authorized: bool = False
+    approval_mode: Literal["auto", "always", "never"] = "auto"
+    auto_allow: bool = Field(default=False, description="answer every gate with yes; never bypasses a constraint")
+    approval_timeout: float = Field(default=120.0, gt=0)
+    network: Literal["disabled", "enabled"] = "disabled"
+    timeout: float | None = Field(default=None, gt=0, description="wall-clock limit of one cell; None: no limit")
+    interrupt_grace: float = Field(default=5.0, gt=0, le=600, description="from Stop until the interpreter is killed")
+    limits: ResourceLimits = ResourceLimits()
+    required_limits: tuple[str, ...] = ()
+    collection: CollectionLimits = CollectionLimits()
+    outputs: Literal["framed", "static", "trusted"] = "framed"
+    cell_output_bytes: int = Field(default=8 * 2**20, ge=64 * 2**10, description="text shown of one cell: head and tail")
+    save_outputs: str | None = Field(default=None, description="folder beside the notebook that collected files go to")
+
+    @field_validator("providers", "required_axes", "required_limits", mode="before")
+    @classmethod
+    def _sequence(cls, value: object) -> object:
+        value = _literal(value)
+        if isinstance(value, str):
+            value = [part.strip() for part in value.split(",") if part.strip()]
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("limits", "collection", mode="before")
+    @classmethod
+    def _sizes(cls, value: object) -> object:
+        value = _literal(value)
+        if not isinstance(value, Mapping):
+            return value
+        aliases = {"memory": "memory_bytes", "file_size": "file_size_bytes"}
+        renamed = {aliases.get(str(key), str(key)): item for key, item in value.items()}
+        return {key: parse_size(item) if key.endswith("_bytes") else item for key, item in renamed.items()}
+
+    @field_validator("cell_output_bytes", mode="before")
+    @classmethod
+    def _size(cls, value: object) -> object:
+        return parse_size(value)
+
+    @field_validator("timeout", "save_outputs", mode="before")
+    @classmethod
+    def _nothing(cls, value: object) -> object:
+        return _literal(value)
+
+    @field_validator("timeout", "interrupt_grace", "approval_timeout")
+    @classmethod
+    def _finite(cls, value: float | None) -> float | None:
+        if value is not None and not math.isfinite(value):
+            raise ValueError("must be a finite number of seconds")
+        return value
+
+    @field_validator("save_outputs")
+    @classmethod
+    def _folder(cls, value: str | None) -> str | None:
+        if value is not None and (not value.strip() or ".." in Path(value).parts):
+            raise ValueError("must name a folder, without '..', for example 'outputs'")
+        return value
+
+    def policy(self) -> ExecutionResourcePolicy:
+        """Return the policy of this kernel's session. Raises ConfigurationError when two settings contradict."""
+        try:
+            return ExecutionResourcePolicy(
+                isolation=self.isolation, required_axes=self.required_axes, unsafe_fallback=self.unsafe_fallback,
+                trusted_local_authorized=self.trusted_local_authorized, auto_allow=self.auto_allow,
+                approval_mode=self.approval_mode, approval_timeout_seconds=self.approval_timeout,
+                network_mode=self.network, timeout_seconds=self.timeout, max_output_bytes=256 * 1024,
+                limits=self.limits, required_limits=self.required_limits,
+            )
+        except ValidationError as error:
+            raise ConfigurationError("; ".join(_sentences(error))) from error
+
+
+def _allowed(model: type[Frozen]) -> str:
+    return ", ".join(sorted(model.model_fields))
+
+
+def _sentences(error: ValidationError) -> list[str]:
+    """One sentence a fault: the setting's full name, what is wrong, and what is allowed."""
+    sentences = []
+    for item in error.errors(include_url=False):
+        location = [str(part) for part in item["loc"]]
+        name = ".".join([f"c.{SECTION}", *location]) if location else f"c.{SECTION}"
+        value = item.get("input")  # mappings are not quoted: a provider's config may hold a secret
+        given = f" = {value!r:.60}" if isinstance(value, str | int | float) else ""
+        if item["type"] == "extra_forbidden":
+            model: type[Frozen] = {"limits": ResourceLimits, "collection": CollectionLimits, "providers": ProviderCandidate}.get(
+                location[0], KernelSettings
+            ) if len(location) > 1 else KernelSettings
+            near = difflib.get_close_matches(location[-1], model.model_fields, n=1)
+            hint = f" Did you mean {near[0]}?" if near else ""
+            sentences.append(f"{name} is not a setting.{hint} Allowed: {_allowed(model)}.")
+        else:
+            reason = item["msg"].removeprefix("Value error, ")
+            sentences.append(f"{name}{given} is not valid: {reason[:1].lower()}{reason[1:]}.")
+    return sentences
+
+
+def read_settings(section: Mapping[str, Any]) -> tuple[KernelSettings, tuple[str, ...]]:
+    """Return the settings in *section* (the ``AgentlyKernel`` part of a configuration) and the faults found.
+
+    With faults the returned settings are the defaults: nothing that was asked for is half applied, and the caller is to
+    refuse cells with the faults.
+    """
+    given = {str(key): value for key, value in section.items()}
+    try:
+        settings = KernelSettings(**given)
+        settings.policy()
+    except ValidationError as error:
+        return KernelSettings(), tuple(_sentences(error))
+    except ConfigurationError as error:
+        return KernelSettings(), (str(error),)
+    return settings, ()
