@@ -20,7 +20,7 @@ from agently_kernel.contract.paths import (
     normalise_relative_path,
     refuse_collisions,
 )
-from agently_kernel.contract.workspace import parse_workspace_uri
+from agently_kernel.contract.workspace import parse_workspace_uris
 
 MAX_FILE_BYTES = 16 * 1024 * 1024
 MAX_BUNDLE_BYTES = 64 * 1024 * 1024
@@ -125,7 +125,7 @@ class CodeExecutionStep(Frozen):
         if not value or not value[0]:
             raise ValueError("a step needs at least the program in argv")
         for item in value:
-            parse_workspace_uri(item)
+            parse_workspace_uris(item)
         return _arguments(value, what="step argv", empty=True)
 
     @field_validator("env")
@@ -136,7 +136,7 @@ class CodeExecutionStep(Frozen):
         for key, item in value.items():
             if not key or "=" in key or "\0" in key or "\0" in item:
                 raise ValueError(f"step env entry {key!r} is not a valid environment variable")
-            parse_workspace_uri(item)
+            parse_workspace_uris(item)
         return freeze_mapping(value)
 
 

@@ -27,17 +27,20 @@ symlink to ``output`` so that code can write ``output/x.csv`` from where it stan
 WORKSPACE_URI = "workspace://"
 
 
-def parse_workspace_uri(text: str) -> tuple[str, str] | None:
-    """Split ``workspace://root/relative/path`` into root and path (may be empty); None for any other text.
+def parse_workspace_uris(text: str) -> tuple[tuple[str, str], ...]:
+    """Split ``workspace://root/relative/path`` into (root, path), the path may be empty; () for any other text.
 
-    Raises ValueError for an unknown root or a path that could leave it.
+    Several URIs joined by ``:`` make a search path. Raises ValueError for an unknown root or a path that leaves it.
     """
     if not text.startswith(WORKSPACE_URI):
-        return None
-    root, _, path = text[len(WORKSPACE_URI) :].partition("/")
-    if root not in SANDBOX_PATHS:
-        raise ValueError(f"{text!r} names no root of a workspace; the roots are {', '.join(SANDBOX_PATHS)}")
-    return root, normalise_relative_path(path, what="workspace path") if path else ""
+        return ()
+    found = []
+    for part in text[len(WORKSPACE_URI) :].split(":" + WORKSPACE_URI):
+        root, _, path = part.partition("/")
+        if root not in SANDBOX_PATHS:
+            raise ValueError(f"{text!r} names no root of a workspace; the roots are {', '.join(SANDBOX_PATHS)}")
+        found.append((root, normalise_relative_path(path, what="workspace path") if path else ""))
+    return tuple(found)
 
 
 def resolve_workspace_uri(text: str, roots: Mapping[str, str]) -> str:
@@ -45,13 +48,10 @@ def resolve_workspace_uri(text: str, roots: Mapping[str, str]) -> str:
 
     ``roots`` maps root names to paths where the step runs, usually ``{**SANDBOX_PATHS, "source":
     manifest.source_dir}``, for ``source`` means the bundle's own folder. Raises ValueError as
-    :func:`parse_workspace_uri` does.
+    :func:`parse_workspace_uris` does.
     """
-    parsed = parse_workspace_uri(text)
-    if parsed is None:
-        return text
-    root, path = parsed
-    return f"{roots[root]}/{path}" if path else roots[root]
+    found = parse_workspace_uris(text)
+    return ":".join(f"{roots[root]}/{path}" if path else roots[root] for root, path in found) if found else text
 
 
 class GrantedInput(Frozen):
