@@ -13,9 +13,9 @@ import base64
 import logging
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
@@ -51,7 +51,6 @@ from agently_kernel.panel_views import clean, media_of
 
 MAX_LEASES = 16
 MIN_EVENT_GAP = 0.05
-ANSWER_SECONDS = 5.0
 GRAVE_GATES: Mapping[str, str] = {"trusted_local": "trusted_local"}
 """Gates that give up the isolation, with the word that a person must type before allowing one; never for a session."""
 
@@ -59,20 +58,19 @@ _IMAGE_HEADS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"),
     (b"RIFF", "image/webp"),
 )
-_T = TypeVar("_T")
 _log = logging.getLogger(__name__)
 _requests: TypeAdapter[AnyRequest] = TypeAdapter(AnyRequest)
 
 
 class ApprovalDesk(Protocol):
-    """Where an answer to an open question goes; called on the service's loop."""
+    """Where an answer to an open question goes; from any thread."""
 
-    def answer(self, request_id: str, nonce: str, digest: str, outcome: ApprovalOutcome, *, by: str = "panel") -> str:
-        """Give an answer; ``accepted`` when it was the first valid one, else a sentence that says why not."""
+    def answer(self, request_id: str, nonce: str, digest: str, outcome: ApprovalOutcome, by: str = "panel") -> bool:
+        """Give an answer; True when it was valid and the first."""
 
 
 class PanelHost(Protocol):
-    """What a panel can make the kernel do; called on the service's loop.
+    """What a panel can make the kernel do; called on the loop that handles requests, hops to the kernel's own.
 
     Each may raise AgentlyKernelError with a sentence for the user.
     """
@@ -108,19 +106,16 @@ class PanelService:
 
     A panel that is slow, gone or hostile costs a bounded lease table and nothing else: events are built from what
     changed since the last one, at most one in ``MIN_EVENT_GAP`` seconds, and none without a live lease.
-
-    *loop* is the event loop on which *desk* and *host* live; None means the one that handles requests.
     """
 
     def __init__(
         self, publish: Callable[[str, dict[str, Any]], None], state: PanelState, desk: ApprovalDesk,
-        host: PanelHost | None = None, *, loop: asyncio.AbstractEventLoop | None = None,
+        host: PanelHost | None = None,
     ) -> None:
         self._publish = publish
         self._state = state
         self._desk = desk
         self._host = host
-        self._loop = loop
         self._leases: dict[str, float] = {}
         self._seq = 0
         self._wake = threading.Condition()
@@ -188,7 +183,7 @@ class PanelService:
             case SnapshotRequest():
                 return self._ok(request.action, snapshot=self.snapshot())
             case DecideRequest():
-                return await self._decide(request)
+                return self._decide(request)
             case ReadOutputRequest():
                 return await self._read_output(request)
             case ReadExecutionRequest():
@@ -207,33 +202,26 @@ class PanelService:
             return self._no(request.action, "unsupported", "This kernel does not offer that.")
         match request:
             case RestartSandboxRequest():
-                return self._ok(request.action, message=await self._on_loop(host.restart_sandbox()))
+                return self._ok(request.action, message=await host.restart_sandbox())
             case DoctorRequest():
-                text, report = await self._on_loop(host.doctor())
+                text, report = await host.doctor()
                 return self._ok(request.action, doctor=DoctorView(text=text, report=report))
             case RevokeRequest():
                 grant = self._state.grant_removed(request.grant_id)
                 if grant is None:
                     return self._no(request.action, "unknown", "That approval is not remembered any more.")
-                await self._on_loop(host.revoke(grant))
+                await host.revoke(grant)
                 return self._ok(request.action)
             case SaveOutputRequest():
                 stored = self._state.stored(request.path)
                 if stored is None:
                     return self._no_output(request.action, request.path)
-                where = await self._on_loop(host.save_output(stored, request.folder))
-                return self._ok(request.action, message=where)
+                return self._ok(request.action, message=await host.save_output(stored, request.folder))
 
-    async def _on_loop(self, work: Coroutine[Any, Any, _T]) -> _T:
-        """Run *work* on the service's loop and return its result."""
-        if self._loop is None or self._loop is asyncio.get_running_loop():
-            return await work
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(work, self._loop))
-
-    async def _decide(self, request: DecideRequest) -> PanelReply:
+    def _decide(self, request: DecideRequest) -> PanelReply:
         waiting = next((item for item in self._state.pending() if item.request_id == request.request_id), None)
         if waiting is None:
-            return self._no(request.action, "resolved", "This was answered already, withdrawn, or its time was over.")
+            return self._resolved(request.action)
         outcome = ApprovalOutcome(request.outcome)
         if waiting.nonce != request.nonce or waiting.digest() != request.digest:
             return self._no(request.action, "mismatch", "The answer was for something else than is asked; look again.")
@@ -244,14 +232,9 @@ class PanelService:
             if request.confirm != word:
                 return self._no(request.action, "confirm", f"Type {word} to allow this.")
 
-        async def give() -> str:
-            return self._desk.answer(request.request_id, request.nonce, request.digest, outcome, by="panel")
-
-        try:
-            said = await asyncio.wait_for(self._on_loop(give()), ANSWER_SECONDS)
-        except asyncio.TimeoutError:
-            return self._no(request.action, "busy", "The kernel did not take the answer in time; try again.")
-        return self._ok(request.action) if said == "accepted" else self._no(request.action, "resolved", said)
+        if not self._desk.answer(request.request_id, request.nonce, request.digest, outcome, "panel"):
+            return self._resolved(request.action)
+        return self._ok(request.action)
 
     async def _read_output(self, request: ReadOutputRequest) -> PanelReply:
         stored = self._state.stored(request.path)
@@ -357,6 +340,9 @@ class PanelService:
         return PanelReply(
             version=PROTOCOL_VERSION, action=action, status="ok", code=code, message=message, accepted=False
         )
+
+    def _resolved(self, action: str) -> PanelReply:
+        return self._no(action, "resolved", "This was answered already, withdrawn, or its time was over.")
 
     def _no_output(self, action: str, path: str) -> PanelReply:
         return self._no(action, "unknown", f"No collected output is called {clean(path, 200)}.")

@@ -212,7 +212,7 @@ class PanelState:
         text = event.error_code or event.phase
         self._line("resource", name, subject=event.provider_id, problem=problem, text=text)
 
-    def approval_opened(self, request: ApprovalRequest) -> None:
+    def approval_asked(self, request: ApprovalRequest) -> None:
         """Put a question in front of every panel, and on the timeline."""
         with self._lock:
             self._pending[request.request_id] = request
@@ -227,7 +227,7 @@ class PanelState:
         if gone is not None:
             self._changed("approvals")
 
-    def approval_decided(self, request: ApprovalRequest, decision: ApprovalDecision) -> None:
+    def approval_ended(self, request: ApprovalRequest, decision: ApprovalDecision) -> None:
         """Put a decision on the timeline (a DecisionListener); a session approval joins the grants."""
         self.approval_closed(request.request_id)
         if decision.outcome is ApprovalOutcome.APPROVED_SESSION:
