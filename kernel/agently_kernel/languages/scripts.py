@@ -32,7 +32,8 @@ from agently_kernel.languages.plan import (
 SESSION_ENTRYPOINT = "cell.py"
 _PYTHON_DEPENDENCIES = f"{BUILD}/.deps/python"
 _ES_MODULE = re.compile(
-    r"^\s*(?:import\s*[\w{*\"']|export\s*(?:default|const|let|var|function|class|async|[{*]))", re.M
+    r"^\s*(?:import(?:\s+[\w$]|\s*[{*\"'])|export\s+(?:default|const|let|var|function|class|async)\b|export\s*[{*])",
+    re.M,
 )
 _COPY_TREE = "require('fs').cpSync('.', process.argv[1], {recursive: true, dereference: true})"
 
