@@ -1,4 +1,4 @@
-"""From the contract's objects to what travels to a panel: bounded, and with nothing in it that could deceive a reader."""
+"""From the contract's objects to what travels to a panel: bounded, with nothing in it that could deceive a reader."""
 
 from __future__ import annotations
 
