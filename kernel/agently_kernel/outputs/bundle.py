@@ -7,7 +7,7 @@ import binascii
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from agently_kernel.outputs import markup, specs, svg, text
+from agently_kernel.outputs import frames, markup, specs, svg, text
 from agently_kernel.outputs.policy import MIME_TABLE, OutputPolicy, Treatment, Withheld, withheld
 
 _HEADERS: dict[str, tuple[bytes, ...]] = {
@@ -26,11 +26,11 @@ def image_header_ok(mime: str, head: bytes) -> bool:
 class _Bundle:
     """A bundle on its way through the table: what came, what is shown, what was withheld."""
 
-    __slots__ = ("data", "frames", "lost", "shown")
+    __slots__ = ("data", "framing", "lost", "shown")
 
-    def __init__(self, data: Mapping[str, Any], frames: bool) -> None:
+    def __init__(self, data: Mapping[str, Any], framing: bool) -> None:
         self.data = data
-        self.frames = frames
+        self.framing = framing
         self.shown: dict[str, Any] = {}
         self.lost: list[Withheld] = []
 
@@ -60,9 +60,9 @@ class BundleFilter:
             Treatment.SCRIPT: self._script,
         }
 
-    def filter(self, data: Mapping[str, Any], *, frames: bool = True) -> tuple[dict[str, Any], list[Withheld]]:
-        """Return the forms of *data* that may be shown, and what was withheld. *frames* False cleans instead of framing."""
-        bundle = _Bundle(data, frames and self.policy is OutputPolicy.FRAMED)
+    def filter(self, data: Mapping[str, Any], *, framing: bool = True) -> tuple[dict[str, Any], list[Withheld]]:
+        """Return the forms of *data* that may be shown, and what was withheld. *framing* False: clean instead."""
+        bundle = _Bundle(data, framing and self.policy is OutputPolicy.FRAMED)
         for mime, value in data.items():
             treatment = MIME_TABLE.get(mime)
             if treatment is None:
@@ -73,23 +73,23 @@ class BundleFilter:
                 self._treatments[treatment](bundle, mime, value)
         return bundle.shown, bundle.lost
 
-    def html(self, source: str, *, frames: bool = True) -> tuple[str, bool]:
+    def html(self, source: str, *, framing: bool = True) -> tuple[str, bool]:
         """Return HTML that may be shown, and whether remote content was dropped from it."""
         if self.policy is OutputPolicy.TRUSTED:
             return source, False
-        framed = frames and self.policy is OutputPolicy.FRAMED
+        framed = framing and self.policy is OutputPolicy.FRAMED
         if framed and markup.is_active(source):
-            return markup.reframe(source, network_allowed=self.network_allowed), False
+            return frames.frame(source, network_allowed=self.network_allowed), False
         cleaned = markup.clean_html(source, network_allowed=self.network_allowed)
         if framed and cleaned.lost_style:
-            return markup.reframe(source, network_allowed=self.network_allowed), False
+            return frames.frame(source, network_allowed=self.network_allowed), False
         return cleaned.markup, cleaned.remote
 
     def _text(self, bundle: _Bundle, mime: str, value: Any) -> None:
         bundle.shown[mime] = text.clean_text(_joined(value))
 
     def _html(self, bundle: _Bundle, mime: str, value: Any) -> None:
-        bundle.shown[mime], remote = self.html(_joined(value), frames=bundle.frames)
+        bundle.shown[mime], remote = self.html(_joined(value), framing=bundle.framing)
         if remote:
             bundle.lost.append(
                 Withheld(
@@ -104,8 +104,8 @@ class BundleFilter:
         except svg.NotSafe as error:
             if "text/html" in bundle.data:
                 return
-            if bundle.frames:
-                bundle.shown["text/html"] = markup.reframe(source, network_allowed=self.network_allowed)
+            if bundle.framing:
+                bundle.shown["text/html"] = frames.frame(source, network_allowed=self.network_allowed)
                 return
             bundle.shown["text/html"] = markup.clean_html(source, network_allowed=self.network_allowed).markup
             bundle.lost.append(Withheld("", mime, f"An SVG drawing is shown without its active parts: {error}."))

@@ -1,8 +1,8 @@
 """CSS of a guest: inline declarations and style sheets, reduced to what cannot leave its place or reach the network.
 
-The grammar is narrow on purpose: what it does not know is dropped, never repaired. Escapes, at-rules other than simple
-``@media``, nesting, functions other than colours, gradients and arithmetic, and every property that moves a box out of the
-flow are unknown to it.
+The grammar is narrow on purpose: what it does not know is dropped, never repaired. Escapes, at-rules other than
+simple ``@media``, nesting, functions other than colours, gradients and arithmetic, and every property that moves a
+box out of the flow are unknown to it.
 """
 
 from __future__ import annotations
@@ -12,20 +12,21 @@ import re
 _PROPERTY_NAMES = """
     background background-color background-image background-size background-position background-repeat background-clip
     border border-collapse border-color border-radius border-spacing border-style border-width box-shadow box-sizing
-    caption-side clear color column-gap columns direction display empty-cells fill fill-opacity fill-rule flex flex-basis
-    flex-direction flex-flow flex-grow flex-shrink flex-wrap float font font-family font-size font-style font-variant
-    font-weight font-feature-settings font-variant-numeric gap grid-area grid-auto-columns grid-auto-flow grid-auto-rows
-    grid-column grid-column-end grid-column-start grid-gap grid-row grid-row-end grid-row-start grid-template-areas
-    grid-template-columns grid-template-rows height justify-content justify-items justify-self align-content align-items
-    align-self letter-spacing line-height list-style-type margin margin-bottom margin-left margin-right margin-top
-    max-height max-width min-height min-width opacity order outline overflow overflow-wrap overflow-x overflow-y padding
-    padding-bottom padding-left padding-right padding-top row-gap stop-color stop-opacity stroke stroke-dasharray
-    stroke-dashoffset stroke-linecap stroke-linejoin stroke-miterlimit stroke-opacity stroke-width table-layout
-    text-align text-anchor text-decoration text-indent text-overflow text-shadow text-transform user-select unicode-bidi
-    vertical-align visibility white-space width word-break word-spacing word-wrap writing-mode dominant-baseline
-    alignment-baseline shape-rendering text-rendering image-rendering paint-order cursor content list-style accent-color
-    text-decoration-color text-decoration-line text-decoration-style tab-size hyphens object-fit aspect-ratio z-index
-    color-scheme counter-increment counter-reset quotes transition mix-blend-mode border-inline-start
+    caption-side clear color column-gap columns direction display empty-cells fill fill-opacity fill-rule flex
+    flex-basis flex-direction flex-flow flex-grow flex-shrink flex-wrap float font font-family font-size font-style
+    font-variant font-weight font-feature-settings font-variant-numeric gap grid-area grid-auto-columns grid-auto-flow
+    grid-auto-rows grid-column grid-column-end grid-column-start grid-gap grid-row grid-row-end grid-row-start
+    grid-template-areas grid-template-columns grid-template-rows height justify-content justify-items justify-self
+    align-content align-items align-self letter-spacing line-height list-style-type margin margin-bottom margin-left
+    margin-right margin-top max-height max-width min-height min-width opacity order outline overflow overflow-wrap
+    overflow-x overflow-y padding padding-bottom padding-left padding-right padding-top row-gap stop-color
+    stop-opacity stroke stroke-dasharray stroke-dashoffset stroke-linecap stroke-linejoin stroke-miterlimit
+    stroke-opacity stroke-width table-layout text-align text-anchor text-decoration text-indent text-overflow
+    text-shadow text-transform user-select unicode-bidi vertical-align visibility white-space width word-break
+    word-spacing word-wrap writing-mode dominant-baseline alignment-baseline shape-rendering text-rendering
+    image-rendering paint-order cursor content list-style accent-color text-decoration-color text-decoration-line
+    text-decoration-style tab-size hyphens object-fit aspect-ratio z-index color-scheme counter-increment
+    counter-reset quotes transition mix-blend-mode border-inline-start
 """
 _PROPERTIES = frozenset(
     _PROPERTY_NAMES.split()
@@ -45,7 +46,7 @@ _POSITIONS = frozenset({"static", "relative"})
 
 
 def _without_comments(text: str) -> str:
-    """Return *text* with comments replaced by blanks, in one pass; an unclosed comment ends the text, as in browsers."""
+    """Return *text* without comments, in one pass; an unclosed comment ends the text, as in browsers."""
     if "/*" not in text:
         return text
     kept, at = [], 0
@@ -64,7 +65,7 @@ def _balanced_quotes(text: str) -> bool:
 
 
 def clean_value(value: str) -> str | None:
-    """Return a CSS value, or None when it holds anything but words, numbers, strings, colours, gradients, arithmetic."""
+    """Return a CSS value, or None when it is not words, numbers, strings, colours, gradients or arithmetic."""
     value = value.strip()
     if len(value) > 2000 or not _VALUE.match(value) or value.count("(") != value.count(")"):
         return None
@@ -106,8 +107,8 @@ _SELECTOR = re.compile(r"[\w\s.#:>+~*,()='\"^$|\[\]-]+\Z")
 _PSEUDO = re.compile(r"::?([A-Za-z-]+)")
 _PSEUDO_NAMES = """
     first-child last-child only-child nth-child nth-last-child nth-of-type nth-last-of-type first-of-type last-of-type
-    only-of-type hover focus focus-visible focus-within active visited link checked disabled enabled empty not is where
-    before after first-line first-letter marker placeholder
+    only-of-type hover focus focus-visible focus-within active visited link checked disabled enabled empty not is
+    where before after first-line first-letter marker placeholder
 """
 _PSEUDO_OK = frozenset(_PSEUDO_NAMES.split())
 _IDENT = re.compile(r"#(?=[A-Za-z_-])")

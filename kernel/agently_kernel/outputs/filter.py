@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -19,29 +20,28 @@ from agently_kernel.outputs.policy import (
     Withheld,
     withheld,
 )
-from agently_kernel.outputs.text import StreamFilter
 from agently_kernel.outputs.widgets import WidgetFilter
 
+_MAX_CELLS = 1024
 RESERVED_DISPLAY_PREFIX = "agently:"
 
 
 class _Cell:
     """What one cell has shown: outputs since the last clear, their size, and the kinds that were announced."""
 
-    __slots__ = ("announced", "chars", "full", "outputs", "streams")
+    __slots__ = ("announced", "chars", "full", "outputs")
 
     def __init__(self) -> None:
         self.outputs = 0
         self.chars = 0
         self.full = False
         self.announced: set[str] = set()
-        self.streams: dict[str, StreamFilter] = {}
 
 
 class OutputFilter:
     """Turns untrusted output of one guest into output that may be published. Pure: nothing is read, written or sent.
 
-    Not thread-safe; call it on the kernel's loop. A cell's state is kept until :meth:`close_cell`.
+    Not thread-safe; call it on the kernel's loop. Counts are kept for the last 1024 cells.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class OutputFilter:
         self.policy = OutputPolicy(policy)
         self.limits = limits or OutputLimits()
         self._granted: set[str] = set()
-        self._cells: dict[str, _Cell] = {}
+        self._cells: OrderedDict[str, _Cell] = OrderedDict()
         self._widgets = WidgetFilter(self.policy, self._granted, self.limits, self._widget_html, self._widget_output)
         self._bundles = BundleFilter(self.policy, network_allowed, self._granted, self._widgets.is_shown)
 
@@ -77,21 +77,24 @@ class OutputFilter:
     def bundle(self, data: Mapping[str, Any], metadata: Mapping[str, Any], *, kind: str, cell: str) -> FilteredBundle:
         """Return what of a MIME bundle may be shown.
 
-        *kind* is display_data, execute_result or update_display_data; updates replace an output and are not counted. When
-        the cell has shown too much, ``data`` is empty and the first such bundle carries a notice.
+        *kind* is display_data, execute_result or update_display_data; updates replace an output and are not counted.
+        When the cell has shown too much, ``data`` is empty and the first such bundle carries a notice.
         """
         state = self._cell(cell)
         chars = _size(data)
         if chars > self.limits.bundle_chars:
-            reason = f"An output of {chars // 1024**2} MiB was withheld: the limit is {self.limits.bundle_chars // 1024**2} MiB."
-            lost = [Withheld("", "", f"{reason} Write it to a file below output/ instead.")]
-            return FilteredBundle({"text/plain": lost[0].line}, {}, tuple(lost))
-        if kind != "update_display_data":
+            most = self.limits.bundle_chars // 1024**2
+            reason = (
+                f"An output of {chars // 1024**2} MiB was withheld: {most} MiB is the most. Write it below output/."
+            )
+            loss = Withheld("", "", reason)
+            return FilteredBundle({"text/plain": loss.line}, {}, (loss,))
+        if kind in ("display_data", "execute_result"):
             state.outputs += 1
             state.chars += chars
             if state.outputs > self.limits.cell_outputs or state.chars > self.limits.cell_chars:
                 first, state.full = not state.full, True
-                reason = f"Further outputs of this cell were withheld: it has shown {state.outputs - 1}. Show fewer, or clear_output()."
+                reason = f"Further outputs of this cell were withheld after {state.outputs - 1}. Use clear_output()."
                 loss = Withheld("", "", reason)
                 return FilteredBundle({}, {}, (loss,), loss.line if first else "")
         shown, lost = self._bundles.filter(data)
@@ -112,23 +115,10 @@ class OutputFilter:
         state.outputs = state.chars = 0
         state.full = False
 
-    def close_cell(self, cell: str) -> dict[str, str]:
-        """Forget a cell that can show nothing more; return text held back of its streams, by stream name."""
-        state = self._cells.pop(cell, None)
-        held = {name: stream.flush() for name, stream in state.streams.items()} if state else {}
-        return {name: rest for name, rest in held.items() if rest}
-
     # -- text ------------------------------------------------------------------------------------------------------
-    def stream(self, cell: str, name: str, piece: str) -> str:
-        """Return what may be shown of the next piece of a cell's stdout or stderr; may hold back a cut sequence."""
-        streams = self._cell(cell).streams
-        stream = streams.get(name)
-        if stream is None:
-            stream = streams[name] = StreamFilter()
-        return stream.feed(piece)
-
     def stream_text(self, piece: str) -> str:
-        """Return *piece* with colours kept and other terminal sequences removed; for text that is whole."""
+        """Return *piece* with colours kept and other terminal sequences removed; for text that is whole
+        (StreamFilter: in pieces)."""
         return text.clean_text(piece)
 
     def error(self, ename: str, evalue: str, traceback: Sequence[str]) -> FilteredError:
@@ -141,7 +131,7 @@ class OutputFilter:
         return FilteredError(text.one_line(str(ename)), _bounded(text.clean_text(str(evalue)), limit), lines)
 
     def prompt(self, prompt: str) -> str:
-        """Return the prompt of an ``input()`` without terminal sequences; marked when it could pass for the kernel's own."""
+        """Return the prompt of an ``input()`` without terminal sequences; at most as long as the limit."""
         return text.clean_prompt(prompt, self.limits.prompt_chars)
 
     # -- replies ---------------------------------------------------------------------------------------------------
@@ -176,7 +166,7 @@ class OutputFilter:
             if not isinstance(answer, dict):
                 continue
             if answer.get("status") == "ok" and isinstance(answer.get("data"), dict):
-                shown, _ = self._bundles.filter(answer["data"], frames=False)
+                shown, _ = self._bundles.filter(answer["data"], framing=False)
                 result[name] = {"status": "ok", "data": shown, "metadata": {}}
             else:
                 traceback = answer.get("traceback")
@@ -213,7 +203,7 @@ class OutputFilter:
         """Return a front end's comm message if it may go to the guest, else None."""
         return self._widgets.from_front_end(event)
 
-    def comms(self) -> dict[str, str]:
+    def open_comms(self) -> dict[str, str]:
         """Return the ids and targets of the guest's open comms, for comm_info_reply."""
         return self._widgets.targets()
 
@@ -227,6 +217,8 @@ class OutputFilter:
         state = self._cells.get(cell)
         if state is None:
             state = self._cells[cell] = _Cell()
+            while len(self._cells) > _MAX_CELLS:
+                self._cells.popitem(last=False)
         return state
 
     def _notice(self, state: _Cell, lost: Sequence[Withheld]) -> str:

@@ -1,9 +1,8 @@
-"""HTML of a guest: recognise what is active, clean what is not, frame the rest."""
+"""HTML of a guest: recognise what is active and clean what is not."""
 
 from __future__ import annotations
 
 import hashlib
-import html
 import re
 from dataclasses import dataclass
 
@@ -12,32 +11,33 @@ from agently_kernel.outputs import css, text
 ID_PREFIX = "agently-out-"
 WRAPPER_STYLE = "contain: paint; overflow: auto"
 
-_HTML_TAGS_WORDS = """
-    a abbr article aside audio b bdi bdo blockquote br caption center cite code col colgroup data dd del details dfn div dl
-    dt em figcaption figure font footer h1 h2 h3 h4 h5 h6 header hr i img input ins kbd label legend li main mark meter nav
-    ol optgroup p pre progress q rp rt ruby s samp section small source span strike strong sub summary sup table tbody td
-    tfoot th thead time tr tt u ul var video wbr
+_HTML_NAMES = """
+    a abbr article aside audio b bdi bdo blockquote br caption center cite code col colgroup data dd del details dfn
+    div dl dt em figcaption figure font footer h1 h2 h3 h4 h5 h6 header hr i img input ins kbd label legend li main
+    mark meter nav ol optgroup p pre progress q rp rt ruby s samp section small source span strike strong sub summary
+    sup table tbody td tfoot th thead time tr tt u ul var video wbr
 """
-_HTML_TAGS = frozenset(_HTML_TAGS_WORDS.split())
-_SVG_TAGS_WORDS = """
-    svg g path rect circle ellipse line polyline polygon text tspan defs linearGradient radialGradient stop clipPath symbol use
+_HTML_TAGS = frozenset(_HTML_NAMES.split())
+_SVG_NAMES = """
+    svg g path rect circle ellipse line polyline polygon text tspan defs linearGradient radialGradient stop clipPath
+    symbol use
 """
-_SVG_TAGS = frozenset(_SVG_TAGS_WORDS.split())
-_DROP_WITH_CONTENT_WORDS = """
-    script style template noscript iframe object embed title textarea select xmp plaintext noembed noframes math 
+_SVG_TAGS = frozenset(_SVG_NAMES.split())
+_DROPPED_NAMES = """
+    script style template noscript iframe object embed title textarea select xmp plaintext noembed noframes math
     foreignObject
 """
-_DROP_WITH_CONTENT = frozenset(_DROP_WITH_CONTENT_WORDS.split())
+_DROP_WITH_CONTENT = frozenset(_DROPPED_NAMES.split())
 _COMMON = frozenset({"id", "class", "style", "title", "lang", "dir", "role", "hidden", "data-testid"})
 _SIZES = frozenset({"width", "height", "align", "valign", "border", "bgcolor", "color"})
-_SVG_ATTRIBUTES_WORDS = """
+_SVG_ATTRIBUTE_NAMES = """
     viewBox preserveAspectRatio xmlns d x y x1 y1 x2 y2 cx cy r rx ry fx fy dx dy width height points transform fill
     fill-opacity fill-rule stroke stroke-width stroke-opacity stroke-linecap stroke-linejoin stroke-miterlimit
-    stroke-dasharray stroke-dashoffset opacity offset stop-color stop-opacity gradientUnits gradientTransform spreadMethod
-    clip-path clip-rule clipPathUnits font-family font-size font-weight font-style text-anchor dominant-baseline href
-    xlink:href focusable
+    stroke-dasharray stroke-dashoffset opacity offset stop-color stop-opacity gradientUnits gradientTransform
+    spreadMethod clip-path clip-rule clipPathUnits font-family font-size font-weight font-style text-anchor
+    dominant-baseline href xlink:href focusable
 """
-_SVG_ATTRIBUTES = frozenset(_SVG_ATTRIBUTES_WORDS.split())
+_SVG_ATTRIBUTES = frozenset(_SVG_ATTRIBUTE_NAMES.split())
 _ATTRIBUTES: dict[str, set[str]] = {
     "*": {*_COMMON},
     "a": {"href", "name"},
@@ -125,7 +125,8 @@ def is_active(markup: str) -> bool:
 
 @dataclass(slots=True)
 class Cleaned:
-    """Cleaned markup; ``lost_style``: part of a style sheet was dropped; ``remote``: content from other hosts was dropped."""
+    """Cleaned markup; ``lost_style``: part of a style sheet was dropped; ``remote``: content from other hosts was
+    dropped."""
 
     markup: str
     lost_style: bool = False
@@ -230,75 +231,3 @@ def clean_html(markup: str, *, network_allowed: bool = False) -> Cleaned:
         body = f'<div style="{WRAPPER_STYLE}">{body}</div>'
     result.markup = body
     return result
-
-
-_CSP = (
-    "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' data: blob:{net}; style-src 'unsafe-inline' data:{net}; "
-    "img-src data: blob:{net}; font-src data:{net}; media-src data: blob:{net}; connect-src data: blob:{net}; "
-    "worker-src blob:; child-src {frames}; frame-src {frames}; object-src 'none'; base-uri 'none'; form-action 'none'"
-)
-_REPORTER = (
-    "<script>(()=>{const say=()=>{const b=document.body;if(b)parent.postMessage({type:'agently.frame.height',"
-    "height:Math.ceil(b.scrollHeight)},'*')};addEventListener('load',()=>{say();if(window.ResizeObserver)"
-    "new ResizeObserver(say).observe(document.body)})})()</script>"
-)
-_HEIGHT = re.compile(r"height[\"']?\s{0,4}[:=]\s{0,4}[\"']?(\d{2,4})(?:px|\b)(?!%)")
-
-_OWN_FRAME = re.compile(
-    r"<iframe sandbox=\"allow-scripts\" [^<>]*?height: (\d{1,4})px[^<>]*? srcdoc=\"([^\"<>]*)\"></iframe>"
-)
-
-
-def policy_meta(network_allowed: bool) -> str:
-    """Return the ``<meta>`` element with the content security policy that comes first in a frame."""
-    net = " https: http:" if network_allowed else ""
-    frames = "https: http: data: blob:" if network_allowed else "'none'"
-    return f'<meta http-equiv="Content-Security-Policy" content="{_CSP.format(net=net, frames=frames)}">'
-
-
-def frame_start(network_allowed: bool) -> str:
-    """Return what comes before the guest's markup in a frame's document."""
-    return f'<!DOCTYPE html>{policy_meta(network_allowed)}<meta charset="utf-8">{_REPORTER}'
-
-
-def frame_height(markup: str) -> int:
-    """Guess the height in CSS pixels that active content wants, from the sizes it names; between 120 and 700."""
-    parts = markup if len(markup) < 400_000 else markup[:200_000] + markup[-200_000:]
-    heights = [int(h) for h in _HEIGHT.findall(parts)]
-    plausible = [h for h in heights if 40 <= h <= 2000]
-    return min(700, max(120, max(plausible, default=400) + 30))
-
-
-def frame(markup: str, *, network_allowed: bool = False, height: int | None = None) -> str:
-    """Return a sandboxed frame that shows *markup* in an opaque origin of its own.
-
-    The frame may run scripts and nothing else: no access to the page, cookies or storage, no pop-ups, no navigation of the
-    page, no forms, and without *network_allowed* nothing is loaded. It reports its height to a parent that listens, as a
-    message ``{"type": "agently.frame.height", "height": pixels}``.
-    """
-    document = frame_start(network_allowed) + markup
-    # Written as an entity, the one word that would undo the frame stands nowhere in its source.
-    source = re.sub("allow-same-origi(n)", _entity, html.escape(document, quote=True), flags=re.IGNORECASE)
-    size = height if height is not None else frame_height(markup)
-    return (
-        f'<iframe sandbox="allow-scripts" class="agently-frame" title="Output of sandboxed code" referrerpolicy="no-referrer" '
-        f'style="width: 100%; height: {size}px; border: 0; resize: vertical; overflow: auto" srcdoc="{source}"></iframe>'
-    )
-
-
-def reframe(markup: str, *, network_allowed: bool = False) -> str:
-    """Return *markup* in a frame, or unchanged when it is exactly one frame as :func:`frame` makes it."""
-    match = _OWN_FRAME.fullmatch(markup)
-    if match:
-        document = html.unescape(match[2])
-        start = frame_start(network_allowed)
-        if (
-            document.startswith(start)
-            and frame(document[len(start) :], network_allowed=network_allowed, height=int(match[1])) == markup
-        ):
-            return markup
-    return frame(markup, network_allowed=network_allowed)
-
-
-def _entity(match: re.Match[str]) -> str:
-    return f"{match[0][:-1]}&#{ord(match[1])};"

@@ -29,13 +29,14 @@ _VIEWS = {
     "NaiveDatetimeModel": "DatetimeView",
 }
 _CONTROLS = """
-    AccordionModel AudioModel BoundedFloatTextModel BoundedIntTextModel BoxModel ButtonModel CheckboxModel ColorPickerModel
-    ColorsInputModel ComboboxModel ControllerAxisModel ControllerButtonModel ControllerModel DatePickerModel DatetimeModel
-    DropdownModel FileUploadModel FloatLogSliderModel FloatProgressModel FloatRangeSliderModel FloatSliderModel
-    FloatTextModel FloatsInputModel GridBoxModel HBoxModel HTMLMathModel HTMLModel ImageModel IntProgressModel
-    IntRangeSliderModel IntSliderModel IntTextModel IntsInputModel LabelModel NaiveDatetimeModel PasswordModel PlayModel
-    RadioButtonsModel SelectModel SelectMultipleModel SelectionRangeSliderModel SelectionSliderModel StackModel TabModel
-    TagsInputModel TextModel TextareaModel TimeModel ToggleButtonModel ToggleButtonsModel VBoxModel ValidModel VideoModel
+    AccordionModel AudioModel BoundedFloatTextModel BoundedIntTextModel BoxModel ButtonModel CheckboxModel
+    ColorPickerModel ColorsInputModel ComboboxModel ControllerAxisModel ControllerButtonModel ControllerModel
+    DatePickerModel DatetimeModel DropdownModel FileUploadModel FloatLogSliderModel FloatProgressModel
+    FloatRangeSliderModel FloatSliderModel FloatTextModel FloatsInputModel GridBoxModel HBoxModel HTMLMathModel
+    HTMLModel ImageModel IntProgressModel IntRangeSliderModel IntSliderModel IntTextModel IntsInputModel LabelModel
+    NaiveDatetimeModel PasswordModel PlayModel RadioButtonsModel SelectModel SelectMultipleModel
+    SelectionRangeSliderModel SelectionSliderModel StackModel TabModel TagsInputModel TextModel TextareaModel
+    TimeModel ToggleButtonModel ToggleButtonsModel VBoxModel ValidModel VideoModel
 """
 _STYLES = """
     ButtonStyleModel CheckboxStyleModel DescriptionStyleModel HTMLMathStyleModel HTMLStyleModel LabelStyleModel
@@ -55,7 +56,7 @@ MODELS: dict[ModelKey, View] = {
     (OUTPUT_MODULE, "OutputModel"): View(OUTPUT_MODULE, "OutputView", "1.0.0"),
 }
 
-# What links between widgets may couple in the page, where no filter sees the values: traits that are never read as HTML.
+# What links between widgets may couple in the page, where no filter sees the values: traits never read as HTML.
 LINKABLE_TRAITS = frozenset(
     {"value", "min", "max", "step", "index", "selected_index", "disabled", "interval", "playing", "continuous_update"}
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
@@ -9,12 +10,14 @@ from typing import Any
 
 from agently_kernel.contract.outputs import CommOutput
 
+_KIND = re.compile(r"[\w@/.:+-]{1,120}\Z", re.ASCII)
+
 
 class OutputPolicy(str, Enum):
     """How active output of a guest is shown.
 
-    ``framed``: in a sandboxed frame of its own opaque origin. ``static``: cleaned, nothing runs. ``trusted``: HTML, SVG,
-    Markdown and scripts pass as they are and run with the user's rights; an explicit choice of the user.
+    ``framed``: in a sandboxed frame of its own opaque origin. ``static``: cleaned, nothing runs. ``trusted``: HTML,
+    SVG, Markdown and scripts pass as they are and run with the user's rights; an explicit choice of the user.
     """
 
     FRAMED = "framed"
@@ -40,8 +43,9 @@ class OutputLimits:
 class Withheld:
     """Something a guest wanted to show and that was not shown.
 
-    ``kind`` is what an approval covers (``javascript``, ``widget:anywidget``, ``mime:application/pdf``, …) and the subject
-    of the ``active_output`` gate; it is empty when nothing can allow it. ``reason`` and ``how_to_allow`` are sentences.
+    ``kind`` is what an approval covers (``javascript``, ``widget:anywidget``, ``mime:application/pdf``, …) and the
+    subject of the ``active_output`` gate; it is empty when nothing can allow it. ``reason`` and ``how_to_allow`` are
+    sentences.
     """
 
     kind: str
@@ -57,11 +61,13 @@ class Withheld:
 
 def how_to_allow(kind: str) -> str:
     """Return the sentence that tells a user how to allow *kind*."""
-    return f"To see it, allow active output of kind {kind!r} in the sandbox panel and run the cell again."
+    return f"To allow it in this session: %agently allow {kind}"
 
 
 def withheld(kind: str, mime: str, reason: str) -> Withheld:
-    """Return a Withheld that an approval of *kind* would lift."""
+    """Return a Withheld that an approval of *kind* would lift; a kind that cannot be typed can never be allowed."""
+    if not _KIND.match(kind):
+        return Withheld("", mime, reason)
     return Withheld(kind, mime, reason, how_to_allow(kind))
 
 
@@ -69,8 +75,8 @@ def withheld(kind: str, mime: str, reason: str) -> Withheld:
 class FilteredBundle:
     """A MIME bundle that may be shown. ``data`` is empty when nothing of it may be shown (too many outputs).
 
-    ``notice`` is at most one line to print after the output; empty when ``data`` already says it or it was said before in
-    this cell.
+    ``notice`` is at most one line to print after the output; empty when ``data`` already says it or it was said
+    before in this cell.
     """
 
     data: dict[str, Any]

@@ -1,4 +1,5 @@
-"""Declarative charts and maps of a guest (Vega, Vega-Lite, Plotly, GeoJSON): JSON that a renderer of the page interprets.
+"""Declarative charts and maps of a guest (Vega, Vega-Lite, Plotly, GeoJSON): JSON that a renderer of the page
+interprets.
 
 What a renderer would load, execute or insert as HTML is taken out.
 """
@@ -30,8 +31,8 @@ class NeedsApproval(ValueError):
 def clean_vega(spec: Any) -> Any:
     """Return a Vega or Vega-Lite specification that loads nothing.
 
-    Options for the embedding page (``usermeta``) are dropped. Raises NeedsApproval for data or images from an address and
-    for expressions that reach for the inside of objects.
+    Options for the embedding page (``usermeta``) are dropped. Raises NeedsApproval for data or images from an address
+    and for expressions that reach for the inside of objects.
     """
     return _vega(spec)
 
@@ -56,7 +57,8 @@ def _vega(value: Any) -> Any:
 
 
 def clean_plotly(figure: Any, *, network_allowed: bool = False) -> Any:
-    """Return a Plotly figure without foreign mode bar buttons, upload links and (unless *network_allowed*) remote images."""
+    """Return a Plotly figure without foreign mode bar buttons, upload links and (unless *network_allowed*) remote
+    images."""
     if not isinstance(figure, dict):
         return {}
     result = {k: _plotly(v, network_allowed, k) for k, v in figure.items() if k in ("data", "layout", "frames")}

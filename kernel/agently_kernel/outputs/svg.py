@@ -1,11 +1,12 @@
-"""SVG of a guest: rewritten from an XML parse with an allow list, so that it stays well-formed and holds no script."""
+"""SVG of a guest: rewritten from an XML parse with an allow list, so that it stays well-formed and holds no
+script."""
 
 from __future__ import annotations
 
 import hashlib
+import html
 import re
 from xml.parsers import expat
-from xml.sax.saxutils import escape, quoteattr
 
 from agently_kernel.outputs import css
 
@@ -13,9 +14,9 @@ _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _ELEMENT_NAMES = """
     svg g path rect circle ellipse line polyline polygon text tspan textPath title desc defs symbol use image marker
-    linearGradient radialGradient stop pattern clipPath mask filter feBlend feColorMatrix feComponentTransfer feComposite
-    feFlood feFuncA feFuncB feFuncG feFuncR feGaussianBlur feMerge feMergeNode feMorphology feOffset feTurbulence
-    feDropShadow style a
+    linearGradient radialGradient stop pattern clipPath mask filter feBlend feColorMatrix feComponentTransfer
+    feComposite feFlood feFuncA feFuncB feFuncG feFuncR feGaussianBlur feMerge feMergeNode feMorphology feOffset
+    feTurbulence feDropShadow style a
 """
 _ELEMENTS = frozenset(_ELEMENT_NAMES.split())
 _REFUSED_ATTRIBUTES = ("on", "xml:base", "xmlns", "formaction", "action", "ping", "target", "attributename")
@@ -41,6 +42,12 @@ _ACTIVE = (
 
 class NotSafe(ValueError):
     """The document cannot be reduced to a still image; the message says why."""
+
+
+def _quoted(value: str) -> str:
+    """Return *value* as a quoted attribute; line breaks are kept as references, as XML wants them."""
+    escaped = html.escape(value, quote=True)
+    return f'"{escaped}"' if escaped.isprintable() else '"' + escaped.replace("\n", "&#10;").replace("\t", "&#9;") + '"'
 
 
 class _Writer:
@@ -88,9 +95,9 @@ class _Writer:
             allowed = value.startswith("#") or (tag == "image" and value.lower().startswith(_BITMAPS))
             allowed = allowed or (tag == "a" and value.lower().startswith(("https://", "http://")))
             prefix = "xlink:" if namespace == _XLINK else ""
-            return f" {prefix}{name}={quoteattr(value)}" if allowed and lower == "href" else None
+            return f" {prefix}{name}={_quoted(value)}" if allowed and lower == "href" else None
         if namespace == "http://www.w3.org/XML/1998/namespace":
-            return f" xml:{name}={quoteattr(value)}" if name in ("space", "lang") else None
+            return f" xml:{name}={_quoted(value)}" if name in ("space", "lang") else None
         if namespace:
             return None
         if lower == "style":
@@ -99,7 +106,7 @@ class _Writer:
             value = self.styles[value]
         elif ("(" in value or "\\" in value) and not _plain_functions_only(value):
             return None
-        return f" {name}={quoteattr(value)}" if value else None
+        return f" {name}={_quoted(value)}" if value else None
 
     def end(self, name: str) -> None:
         self.depth -= 1
@@ -108,7 +115,9 @@ class _Writer:
             return
         tag = name.rpartition(" ")[2]
         if tag == "style":
-            self.out.append(escape(css.clean_stylesheet("".join(self.style or ()), self.scope, "")[0]))
+            self.out.append(
+                html.escape(css.clean_stylesheet("".join(self.style or ()), self.scope, "")[0], quote=False)
+            )
             self.style = None
         self.out.append(f"</{tag}>")
 
@@ -118,7 +127,7 @@ class _Writer:
         if self.style is not None:
             self.style.append(data)
         else:
-            self.out.append(escape(data))
+            self.out.append(html.escape(data, quote=False))
 
     def doctype(self, name: str, system: str | None, public: str | None, internal: int) -> None:
         if internal:

