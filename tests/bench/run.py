@@ -1,8 +1,8 @@
 """Speed by ratio against the ordinary Python kernel, in one run on one machine.
 
-``python tests/bench/run.py [--quick] [--json FILE] [--only NAME]`` prints a table; the exit status is always 0, because a shared machine is
-noisy: read the ratios. Samples of the two kernels are taken in turn (A B A B …) and compared pair by pair, so that a drift of the
-machine's speed hits both.
+``python tests/bench/run.py [--quick] [--json FILE] [--only NAME]`` prints a table; the exit status is always 0: a
+shared machine is noisy: read the ratios. Samples of the two kernels are taken in turn (A B A B …) and compared pair by
+pair, so that a drift of the machine's speed hits both.
 """
 
 from __future__ import annotations
@@ -184,7 +184,8 @@ def idle_memory(_: int) -> Figure:
 
 def one_shot(count: int) -> Figure:
     """A fresh sandbox for one program, against bare ``bwrap python3 -c``."""
-    bare = ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--proc", "/proc", "--dev", "/dev", sys.executable, "-c", "print(1)"]
+    bare = ["bwrap", "--ro-bind", "/", "/", "--unshare-all", "--proc", "/proc", "--dev", "/dev"]
+    bare += [sys.executable, "-c", "print(1)"]
     kernel = Kernel(OURS)
     cell = "%%agently_exec --language python\nprint(1)"
     try:
