@@ -274,7 +274,7 @@ class BubblewrapExecutionResourceProvider:
         """Open a sandbox for the requirement's grant. Raises GrantError, ConfigurationError, SandboxLaunchError."""
         grant = requirement.task_workspace_access_grant
         if grant is None:
-            raise GrantError("A bubblewrap sandbox needs a task workspace access grant; its mounts are derived from it.")
+            raise GrantError("A bubblewrap sandbox needs a task workspace access grant: its mounts come from it.")
         plan = self._plan(BubblewrapConfig.read(requirement))
         tools = {t.tool: VERSION_COMMANDS[t.tool] for t in requirement.toolchains if t.tool in VERSION_COMMANDS}
         source = grant.root("source").host_path

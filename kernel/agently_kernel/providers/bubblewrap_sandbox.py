@@ -144,14 +144,12 @@ class BubblewrapProcess:
         return await self._outer.wait()
 
     def kill(self) -> None:
-        """Kill the whole sandbox. Harmless when it is gone."""
-        self.guest.kill()
-        self._outer.kill()
+        """Kill the whole sandbox. Harmless when it is gone.
 
-    def close(self) -> None:
-        """Kill and close the pipes; the descriptor of the guest stays until the owner closes it."""
+        Only the guest's first process is killed, and all others with it: bwrap's own process then collects it and ends.
+        Killed itself, it would leave a zombie to whoever collects orphans here, in a container often nobody.
+        """
         self.guest.kill()
-        self._outer.close()
 
 
 class BubblewrapSandbox:
@@ -182,7 +180,7 @@ class BubblewrapSandbox:
 
     def privilege_drop(self) -> list[str]:
         """Return the command that drops privileges before the guest's first program, if one is needed."""
-        return privilege_drop(self._layout, death_signal=self._binary.setpriv_death_signal)
+        return privilege_drop(self._layout)
 
     @property
     def pid(self) -> int | None:
@@ -418,13 +416,14 @@ class BubblewrapSandbox:
         outer, process = self._outer, self._process
         if outer is None:
             return []
-        if process is not None:
-            process.close()
-        outer.close()
         loop = asyncio.get_running_loop()
         deadline = loop.time() + CLOSE_DEADLINE
+        if process is not None:
+            process.kill()
+            await asyncio.wait({asyncio.ensure_future(outer.wait())}, timeout=CLOSE_DEADLINE / 2)
+        outer.close()
         try:
-            await asyncio.wait_for(outer.wait(), CLOSE_DEADLINE)
+            await asyncio.wait_for(outer.wait(), max(0.1, deadline - loop.time()))
         except asyncio.TimeoutError:
             return [f"process {outer.pid} (bwrap) does not end"]
         while process is not None and not process.guest.gone():
