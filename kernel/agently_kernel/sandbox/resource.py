@@ -174,7 +174,8 @@ class SandboxResource:
     @property
     def interpreter_state(self) -> InterpreterState:
         """State of the resident interpreter; ``none`` before the first start."""
-        if isinstance(self._router.active, CellRun):
+        run = self._router.active
+        if isinstance(run, CellRun) and run.sent:
             return "busy"
         state = self._resident.state
         return "idle" if state == "ready" else state
@@ -262,7 +263,7 @@ class SandboxResource:
                     timer = asyncio.get_running_loop().call_later(timeout, self._stops.begin, run, "time_limit")
                 run.sent = True
                 await self._live.send(header)
-                await run.finished
+                await asyncio.wait({run.finished})  # unlike a plain await this does not cancel the future with us
         except SandboxDied:
             await self._explained_end(run)
         except SandboxError as error:  # the interpreter did not start, or the message is too large to send
@@ -469,6 +470,7 @@ class SandboxResource:
         run.reply = content
         run.ok = header["status"] == "ok"
         run.finish()
+        self._end_activity(run)  # at once: what follows in the same read is late output
 
     def _on_input(self, header: Mapping[str, Any]) -> None:
         run = self._running(header)
