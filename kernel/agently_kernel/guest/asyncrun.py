@@ -1,0 +1,45 @@
+"""``asyncio.run`` inside a cell, although the interpreter's own event loop is running.
+
+Cells run while that loop counts as running, so that ``asyncio.create_task`` works in them. ``asyncio.run`` refuses to start
+in such a place; here it is let believe that no loop runs for as long as it runs its own, and the loop is set back after.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import functools
+import threading
+from typing import Any, Callable, Iterator
+
+
+def allow_nested_run(loop: asyncio.AbstractEventLoop) -> None:
+    """Make ``asyncio.run`` and ``asyncio.Runner.run`` work in the main thread while *loop* is running."""
+    main = threading.get_ident()
+
+    @contextlib.contextmanager
+    def outside() -> Iterator[None]:
+        running = asyncio._get_running_loop()
+        if running is not loop or threading.get_ident() != main:
+            yield
+            return
+        asyncio._set_running_loop(None)
+        try:
+            yield
+        finally:
+            asyncio._set_running_loop(running)
+            asyncio.set_event_loop(loop)
+
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            with outside():
+                return function(*args, **kwargs)
+
+        return run
+
+    asyncio.run = asyncio.runners.run = wrapped(asyncio.run)
+    runner = getattr(asyncio, "Runner", None)  # Python 3.11
+    if runner is not None:
+        for name in ("run", "close"):
+            setattr(runner, name, wrapped(getattr(runner, name)))

@@ -1,0 +1,121 @@
+"""The interpreter's end of the socket pair to init: frames out whole or not at all, frames in, and the fence.
+
+An exception can break into any Python statement of the main thread: a Stop, or whatever a signal handler of the user
+raises. ``write_whole`` lets no such moment leave half a frame behind: the system call runs inside ``extend(map(...))``,
+which stores its result before any Python code can be interrupted, so that it is always known how much went out.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import struct
+import threading
+import time
+from itertools import repeat
+from mmap import mmap
+from typing import Any, Dict, Iterator, List, Optional, Tuple
+
+from . import wire
+
+FENCE_SECONDS = 30.0
+_COUNTER = struct.Struct("=Q")
+_write = os.write
+_read = os.read
+
+
+class ChannelClosed(Exception):
+    """Init is gone, or this is a forked child that must not speak for its parent."""
+
+
+def write_whole(fd: int, data: bytes, sent: Optional[List[int]] = None) -> None:
+    """Write all of *data* to *fd*; *sent*, when given, is filled with the sizes that went out.
+
+    An exception that breaks in before the first byte went out is raised at once; a later one when all is written.
+    Raises OSError as write(2) does.
+    """
+    sent = [] if sent is None else sent
+    view = memoryview(data)
+    late: Optional[BaseException] = None
+    while True:
+        try:
+            while sum(sent) < len(view):
+                sent.extend(map(_write, repeat(fd, 1), (view[sum(sent) :],)))
+            break
+        except BlockingIOError:  # a child has made the pipe that we share non-blocking
+            poll = select.poll()
+            poll.register(fd, select.POLLOUT)
+            try:
+                poll.poll(1000)
+            except BaseException as error:
+                late = error
+        except OSError:
+            raise
+        except BaseException as error:
+            late = error
+        if late is not None and not sent:
+            break
+    if late is not None:
+        raise late
+
+
+class Channel:
+    """Sends from any thread, receives in one. ``lock`` also guards the streams, so that text and frames keep order."""
+
+    def __init__(self, fd: int, counter: mmap) -> None:
+        self.fd = fd
+        self.lock = threading.RLock()
+        self._counter = counter
+        self._sent = 0
+        self._pid = os.getpid()
+
+    @property
+    def open(self) -> bool:
+        """True where frames may be sent: in the interpreter itself, not in children that it forked."""
+        return self._pid == os.getpid()
+
+    def send(self, header: Dict[str, Any], payload: bytes = b"") -> None:
+        """Send one frame. Raises ChannelClosed, wire.WireError for a frame larger than the protocol allows."""
+        if not self.open:
+            raise ChannelClosed("a forked child has no channel")
+        frame = wire.encode(header, payload)
+        with self.lock:
+            progress: List[int] = []
+            self._sent += 1
+            try:
+                write_whole(self.fd, frame, progress)
+            except BaseException as error:
+                if not progress:
+                    self._sent -= 1
+                if isinstance(error, OSError):
+                    raise ChannelClosed(str(error))
+                raise
+
+    def relayed(self) -> int:
+        """Return how many frames init has taken and passed on, after the text that was written before them."""
+        return int(_COUNTER.unpack_from(self._counter, 0)[0])
+
+    def fence(self, seconds: float = FENCE_SECONDS) -> None:
+        """Wait until init has passed on every frame sent so far, so that text written now cannot overtake them."""
+        if not self.open or self.relayed() >= self._sent:
+            return
+        deadline = time.monotonic() + seconds
+        turns = 0
+        while self.relayed() < self._sent and time.monotonic() < deadline:
+            time.sleep(0.0 if turns < 50 else 0.00005 if turns < 500 else 0.002)
+            turns += 1
+        if self.relayed() < self._sent:
+            self._sent = self.relayed()  # never again wait for what did not come
+
+    def frames(self) -> Iterator[Tuple[Dict[str, Any], bytes]]:
+        """Yield the frames that init sends, until it is gone. Raises wire.WireError."""
+        decoder = wire.Decoder(wire.TO_INTERPRETER)
+        while True:
+            try:
+                data = _read(self.fd, 256 * 1024)
+            except OSError:
+                return
+            if not data:
+                return
+            for frame in decoder.feed(data):
+                yield frame

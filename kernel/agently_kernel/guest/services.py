@@ -1,0 +1,134 @@
+"""What the two kinds of interpreter have in common: requests, outcomes, and the way out for what a cell shows."""
+
+from __future__ import annotations
+
+import queue
+import sys
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from . import bundles, wire
+from .sources import Sources
+from .streams import Router, text_of
+
+MAX_PROMPT = 4096
+MAX_TRACEBACK_LINES = 2000
+
+
+class Request(NamedTuple):
+    """A cell to run: its id, its file, and the options of the ``execute`` message."""
+
+    cell: str
+    path: str
+    digest: str
+    silent: bool
+    store_history: bool
+    allow_stdin: bool
+    user_expressions: Dict[str, str]
+    execution_count: Optional[int]
+
+    @classmethod
+    def of(cls, header: Dict[str, Any]) -> "Request":
+        """Read an ``execute`` header; missing options have the defaults of Jupyter's execute_request."""
+        options = header["options"]
+        count = options.get("execution_count")
+        silent = bool(options.get("silent", False))
+        return cls(
+            header["cell"], header["path"], header["digest"], silent,
+            bool(options.get("store_history", not silent)) and not silent, bool(options.get("allow_stdin", False)),
+            dict(options.get("user_expressions") or {}), count if isinstance(count, int) else None,
+        )
+
+
+class Outcome(NamedTuple):
+    """How a cell ended; ``reply`` is the payload of ``done``."""
+
+    ok: bool
+    reply: Dict[str, Any]
+
+
+class InputRefused(Exception):
+    """Nobody can be asked; the message is for the user."""
+
+
+class Services:
+    """Displays, errors, input and comms of the interpreter, as frames. Used from any thread."""
+
+    def __init__(self, router: Router, sources: Sources) -> None:
+        self.router = router
+        self.sources = sources
+        self.allow_stdin = False
+        self.not_allowed: Callable[[str], BaseException] = InputRefused
+        self._answers: "queue.SimpleQueue[Tuple[Optional[str], str]]" = queue.SimpleQueue()
+        self._asking = False
+
+    def send(self, header: Dict[str, Any], payload: bytes = b"") -> bool:
+        """Send a frame after the text before it. What is too large is not sent but told on stderr; returns whether sent."""
+        try:
+            self.router.send(header, payload)
+            return True
+        except wire.WireError:
+            megabytes = len(payload) / 1048576
+            sys.stderr.write(
+                "An output of %.0f MiB was not shown: at most %d MiB fit into one output.\n"
+                % (megabytes, wire.MAX_PAYLOAD >> 20)
+            )
+            return False
+
+    def display(
+        self, kind: str, data: Any, metadata: Any = None, display_id: Optional[str] = None, cell: Optional[str] = None
+    ) -> None:
+        """Show a MIME bundle; *kind* is display_data, update_display_data or execute_result."""
+        if not self.router.channel.open:
+            if isinstance(data, dict):  # a forked child: its text is all that can be shown
+                sys.stdout.write(text_of(data.get("text/plain", ""), "") + "\n")
+            return
+        header = {"op": "display", "kind": kind, "cell": cell or self.router.owner()}
+        if display_id is not None:
+            header["display_id"] = text_of(display_id, "")[:256]
+        self.send(header, bundles.bundle(data, metadata))
+
+    def clear(self, wait: bool) -> None:
+        """Clear the output of the calling code's cell."""
+        self.send({"op": "clear", "cell": self.router.owner(), "wait": bool(wait)})
+
+    def error(self, name: str, value: str, traceback: List[str]) -> None:
+        """Show an exception as the cell's error."""
+        if len(traceback) > MAX_TRACEBACK_LINES:
+            half = MAX_TRACEBACK_LINES // 2
+            traceback = traceback[:half] + ["... %d lines ..." % (len(traceback) - 2 * half)] + traceback[-half:]
+        content = {"ename": name, "evalue": value, "traceback": traceback}
+        self.send({"op": "error", "cell": self.router.owner()}, bundles.dumps(content))
+
+    # -- input ---------------------------------------------------------------------------------------------------------
+
+    def ask(self, prompt: Any = "", password: bool = False) -> str:
+        """Ask the user for a line. Raises what ``not_allowed`` makes when nobody can be asked; can be interrupted."""
+        cell = self.router.running
+        if not self.allow_stdin or not cell or not self.router.channel.open:
+            raise self.not_allowed(
+                "raw_input was called, but this frontend does not support input requests."
+                if self.router.channel.open else "A forked child process cannot ask for input."
+            )
+        while not self._answers.empty():
+            self._answers.get()  # an answer to a question that was interrupted
+        self._asking = True
+        try:
+            self.send({"op": "input", "cell": cell, "prompt": text_of(prompt, "")[:MAX_PROMPT], "password": password})
+            line, reason = self._answers.get()
+        finally:
+            self._asking = False
+        if line is None:
+            raise self.not_allowed(reason)
+        return line
+
+    def input(self, prompt: object = "", /) -> str:
+        """Read a line from the user, as the built-in ``input``."""
+        return self.ask(prompt)
+
+    def getpass(self, prompt: str = "Password: ", stream: Any = None, **_: Any) -> str:
+        """Read a line from the user without showing it, as ``getpass.getpass``."""
+        return self.ask(prompt, password=True)
+
+    def answer(self, line: Optional[str], reason: str = "") -> None:
+        """Deliver the user's line, or None with the reason of the refusal. Called by the reader thread."""
+        self._answers.put((line, reason))

@@ -1,0 +1,374 @@
+"""The interpreter process: reads requests, runs cells on the main thread, keeps an event loop turning between them.
+
+A reader thread takes frames from init. Cells, completion and inspection run on the main thread, as callbacks of its event
+loop, so that tasks of earlier cells go on while nothing else runs. SIGINT raises KeyboardInterrupt in a cell only.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import builtins
+import contextvars
+import gc
+import hashlib
+import os
+import signal
+import sys
+import threading
+import time
+import traceback
+import types
+from collections import deque
+from typing import Any, Callable, Coroutine, Deque, Dict, NoReturn, Optional, Tuple, Union
+
+from . import bundles, wire
+from .asyncrun import allow_nested_run
+from .channel import Channel, ChannelClosed
+from .services import Outcome, Request, Services
+from .sources import Sources
+from .streams import Router, text_of
+
+LOWEST_PRIVATE_FD = 64
+COMM_PATIENCE_SECONDS = 0.02
+Frame = Tuple[Dict[str, Any], bytes]
+
+
+class Engine:
+    """What a kind of interpreter offers to the shell. All but ``comm`` are called on the main thread."""
+
+    mode = "plain"
+    info: Dict[str, Any] = {}
+
+    def execute(self, source: str, request: Request) -> Union[Outcome, Coroutine[Any, Any, Outcome]]:
+        """Run a cell; a coroutine for one that awaits. Errors are shown through the services."""
+        raise NotImplementedError
+
+    def stopped(self) -> None:
+        """The task of an awaiting cell is going to be cancelled because the user pressed Stop."""
+
+    def complete(self, code: str, cursor: int) -> Dict[str, Any]:
+        """Return the content of a complete_reply."""
+        raise NotImplementedError
+
+    def inspect(self, code: str, cursor: int, detail: int) -> Dict[str, Any]:
+        """Return the content of an inspect_reply."""
+        raise NotImplementedError
+
+    def is_complete(self, code: str) -> Dict[str, Any]:
+        """Return the content of an is_complete_reply."""
+        raise NotImplementedError
+
+    def history(self, query: Dict[str, Any]) -> Dict[str, Any]:
+        """Return the content of a history_reply."""
+        raise NotImplementedError
+
+    def comm(self, header: Dict[str, Any], payload: bytes) -> None:
+        """Deliver a comm message of the front end."""
+
+
+class Shell:
+    """Owns the event loop, the reader thread and the running cell."""
+
+    def __init__(self, channel: Channel, router: Router, services: Services, engine: Engine) -> None:
+        self._channel = channel
+        self._router = router
+        self._services = services
+        self._engine = engine
+        self._context = contextvars.copy_context()
+        self._loop = _private_loop()
+        self._queue: Deque[Request] = deque()
+        self._task: Optional["asyncio.Task[Outcome]"] = None
+        self._running = False
+        self._stops = 0
+        self._exiting = False
+        self._comms: Deque[Frame] = deque()
+        self._comm_lock = threading.Lock()
+        self._comm_arrived = threading.Event()
+
+    def run(self) -> None:
+        """Serve until init says exit or is gone."""
+        asyncio.set_event_loop(self._loop)
+        allow_nested_run(self._loop)
+        _disarm()
+        for name, target in (("channel reader", self._read), ("comm messages", self._deliver_comms)):
+            threading.Thread(target=target, name=name, daemon=True).start()
+        info = dict(self._engine.info, python="%d.%d.%d" % sys.version_info[:3])
+        self._router.send({"op": "ready", "mode": self._engine.mode, "info": info})
+        while not self._exiting:
+            try:
+                self._loop.run_forever()
+            except (KeyboardInterrupt, SystemExit):
+                continue  # raised by a task or callback of the user: it ends that, not the interpreter
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def _read(self) -> None:
+        """The reader thread: answers to ``input`` are delivered at once, everything else goes to the main thread."""
+        try:
+            for header, payload in self._channel.frames():
+                op = header["op"]
+                if op == "input_reply":
+                    self._services.answer(payload.decode("utf-8", "replace"))
+                elif op == "input_refused":
+                    self._services.answer(None, header["reason"])
+                elif op == "comm":
+                    self._comms.append((header, payload))
+                    self._comm_arrived.set()
+                    self._loop.call_soon_threadsafe(self._take_comms)
+                else:
+                    self._loop.call_soon_threadsafe(self._request, header, payload)
+        finally:
+            os._exit(1)  # init is gone, or has sent what it never sends
+
+    def _request(self, header: Dict[str, Any], payload: bytes) -> None:
+        op = header["op"]
+        if op == "execute":
+            self._queue.append(Request.of(header))
+            self._next()
+        elif op == "exit":
+            self._exiting = True
+            self._loop.stop()
+        elif op == "history":
+            self._answer(header, self._engine.history, header["query"])
+        else:
+            code = payload.decode("utf-8", "replace")
+            if op == "complete":
+                self._answer(header, self._engine.complete, code, header["cursor_pos"])
+            elif op == "inspect":
+                self._answer(header, self._engine.inspect, code, header["cursor_pos"], header["detail_level"])
+            elif op == "is_complete":
+                self._answer(header, self._engine.is_complete, code)
+
+    def _answer(self, header: Dict[str, Any], function: Callable[..., Dict[str, Any]], *args: Any) -> None:
+        """Reply to a request whatever the user's objects do meanwhile."""
+        try:
+            content = self._context.copy().run(function, *args)
+        except BaseException as error:
+            content = {"status": "error", "ename": type(error).__name__, "evalue": text_of(error, ""), "traceback": []}
+        self._services.send({"op": "reply", "request": header["request"]}, bundles.dumps(content))
+
+    def _take_comms(self) -> None:
+        """Deliver waiting comm messages in order: on the main thread, or on the other one while a cell keeps that busy."""
+        with self._comm_lock:
+            while self._comms:
+                header, payload = self._comms.popleft()
+                try:
+                    self._engine.comm(header, payload)
+                except BaseException:
+                    traceback.print_exc()
+
+    def _deliver_comms(self) -> None:
+        while True:
+            self._comm_arrived.wait()
+            self._comm_arrived.clear()
+            time.sleep(COMM_PATIENCE_SECONDS)
+            self._take_comms()
+
+    # -- cells ---------------------------------------------------------------------------------------------------------
+
+    def _next(self) -> None:
+        """Run the next cell that waits, unless one runs."""
+        while self._queue and not self._running:
+            self._running = True
+            self._context.run(self._begin, self._queue.popleft())
+
+    def _begin(self, request: Request) -> None:
+        outcome: Optional[Outcome] = None
+        try:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            self._router.begin(request.cell)
+            self._services.allow_stdin = request.allow_stdin
+            self._router.send({"op": "busy", "cell": request.cell})
+            self._channel.fence()  # bytes that anybody writes to 1 and 2 belong to this cell from here on
+            source = _verified(request)
+            self._services.sources.add(request.path)
+            result = self._engine.execute(source, request)
+            if isinstance(result, Outcome):
+                outcome = result
+            else:
+                self._start_task(result, request)
+        except BaseException as error:
+            _disarm()
+            outcome = self._failed(error)
+        if outcome is not None:
+            self._finish(request, outcome)
+
+    def _start_task(self, coroutine: Coroutine[Any, Any, Outcome], request: Request) -> None:
+        self._stops = 0
+        signal.signal(signal.SIGINT, self._stop_task)
+        extra: Dict[str, Any] = {"context": self._context} if sys.version_info >= (3, 11) else {}
+        self._task = task = self._loop.create_task(coroutine, **extra)
+
+        def ended(_: Any) -> None:
+            _disarm()
+            self._task = None
+            error = None if task.cancelled() else task.exception()
+            if task.cancelled() or error is not None:
+                outcome = self._failed(error or KeyboardInterrupt())
+            else:
+                outcome = task.result()
+            self._context.run(self._finish, request, outcome)
+            self._next()
+
+        task.add_done_callback(ended)
+
+    def _stop_task(self, signum: int, frame: Optional[types.FrameType]) -> None:
+        """SIGINT while a cell awaits: raise in its own code, cancel it where it waits."""
+        task = self._task
+        self._stops += 1
+        if task is None:
+            return
+        self._engine.stopped()
+        current = asyncio.current_task(self._loop) if asyncio._get_running_loop() is self._loop else None
+        if current is task or (current is not None and self._stops > 1):
+            raise KeyboardInterrupt
+        self._loop.call_soon_threadsafe(task.cancel)
+
+    def _failed(self, error: BaseException) -> Outcome:
+        """Show an exception that the engine did not show."""
+        lines = traceback.format_exception_only(type(error), error)
+        self._services.error(type(error).__name__, text_of(error, ""), [line.rstrip("\n") for line in lines])
+        return Outcome(False, {})
+
+    def _finish(self, request: Request, outcome: Outcome) -> None:
+        _disarm()
+        _flush_c_library()
+        self._router.flush()
+        header = {"op": "done", "cell": request.cell, "status": "ok" if outcome.ok else "error"}
+        if not self._services.send(header, bundles.dumps(outcome.reply)):
+            self._services.send(header, b"{}")
+        self._router.end()
+        self._running = False
+
+
+def _verified(request: Request) -> str:
+    """Return the source of a cell after comparing its digest. Raises RuntimeError when it is not what the host named."""
+    with open(request.path, "rb") as stream:
+        data = stream.read()
+    found = hashlib.sha256(data).hexdigest()
+    if found != request.digest.rpartition(":")[2]:
+        raise RuntimeError(
+            "The source of this cell is not the one that was submitted: its digest is sha256:%s, expected %s."
+            % (found, request.digest)
+        )
+    return data.decode("utf-8")
+
+
+def _ignore(signum: int, frame: Optional[types.FrameType]) -> None:
+    """SIGINT between cells: nothing to stop."""
+
+
+def _disarm() -> None:
+    """Let SIGINT do nothing from here on, even if one arrives right now."""
+    while True:
+        try:
+            signal.signal(signal.SIGINT, _ignore)
+            return
+        except KeyboardInterrupt:
+            continue
+
+
+def _private_loop() -> asyncio.AbstractEventLoop:
+    """Return a new event loop whose own descriptors are not among the low numbers, where programs try things."""
+    held = []
+    try:
+        while not held or held[-1] < LOWEST_PRIVATE_FD:
+            held.append(os.dup(0))
+    except OSError:
+        pass  # a very low limit of open files
+    try:
+        for fd in held[-8:]:
+            os.close(fd)
+        del held[-8:]
+        return asyncio.new_event_loop()
+    finally:
+        for fd in held:
+            os.close(fd)
+
+
+def _c_library() -> Tuple[Callable[[], None], Callable[[], None]]:
+    """Return (make C's stdout line buffered, flush it); both do nothing where the C library is not to be had."""
+    try:
+        import ctypes
+
+        library = ctypes.CDLL(None)
+        stdout = ctypes.c_void_p.in_dll(library, "stdout")
+        return (lambda: library.setvbuf(stdout, None, 1, 0)), (lambda: library.fflush(stdout))
+    except (ImportError, OSError, ValueError):
+        return (lambda: None), (lambda: None)
+
+
+_line_buffer_c_library, _flush_c_library = _c_library()
+
+
+def _prepare(config: Dict[str, Any]) -> types.ModuleType:
+    """Environment, folder, import path and the module ``__main__`` of the user, as a Python started by hand has them."""
+    environment = config.get("env") or {}
+    os.environ.clear()
+    os.environ.update({name: value for name, value in environment.items() if isinstance(value, str)})
+    if hasattr(time, "tzset"):
+        time.tzset()
+    try:
+        os.chdir(config.get("cwd") or "/workspace/build")
+    except OSError as error:
+        os.write(2, ("agently guest: the working folder cannot be entered: %s\n" % error).encode("utf-8", "replace"))
+    import site
+
+    site.main()
+    sys.path.insert(0, "")
+    sys.argv = [""]
+    user = types.ModuleType("__main__", "Automatically created module for the cells of a notebook")
+    user.__dict__["__builtins__"] = builtins
+    sys.modules["__main__"] = user
+    return user
+
+
+def _engine(mode: str, services: Services, user: types.ModuleType) -> Engine:
+    """Return the IPython engine where IPython can be imported (or must be: mode ``ipython``), else the plain one."""
+    if mode != "plain":
+        try:
+            from .shell_ipython import IPythonEngine
+
+            return IPythonEngine(services, user)
+        except ImportError:
+            if mode == "ipython":
+                raise
+    from .shell_plain import PlainEngine
+
+    return PlainEngine(services, user)
+
+
+def main(start: Any) -> NoReturn:
+    """Be the interpreter that init forked: *start* holds the channel's descriptor, the counter and the configuration."""
+    code = 0
+    try:
+        _disarm()
+        channel = Channel(start.sock, start.counter)
+        router = Router(channel)
+        user = _prepare(start.config)
+        router.install()
+        _line_buffer_c_library()
+        sources = Sources()
+        services = Services(router, sources)
+        builtins.input = services.input
+        import getpass
+
+        getpass.getpass = services.getpass
+        engine = _engine(start.config.get("mode") or "auto", services, user)
+        sources.install()
+        shell = Shell(channel, router, services, engine)
+        gc.collect()
+        gc.freeze()
+        shell.run()
+    except ChannelClosed:
+        os._exit(1)
+    except BaseException:
+        code = 3
+        traceback.print_exc()
+    try:
+        atexit._run_exitfuncs()
+        router.flush()
+    except BaseException:
+        code = code or 1
+    os._exit(code)

@@ -1,0 +1,304 @@
+"""The interpreter with IPython: its InteractiveShell, wired to the channel instead of to sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import fnmatch
+import os
+import subprocess
+import sys
+import types
+from typing import Any, Coroutine, Dict, List, Optional, Tuple, Union
+
+import IPython
+from IPython.core import page
+from IPython.core.compilerop import CachingCompiler
+from IPython.core.displayhook import DisplayHook
+from IPython.core.displaypub import DisplayPublisher
+from IPython.core.error import StdinNotImplementedError, UsageError
+from IPython.core.interactiveshell import InteractiveShell
+from IPython.utils.tokenutil import token_at_cursor
+from traitlets import Any as AnyTrait
+from traitlets import CBool, Type
+from traitlets.config import Config
+
+from .comms import CommRoom
+from .facade import KernelFacade, announce
+from .services import Outcome, Request, Services
+from .shell import Engine
+from .streams import text_of
+
+
+class CellCompiler(CachingCompiler):  # type: ignore[misc]
+    """Names the code of a cell by its real file, so that every tool that opens ``co_filename`` finds the source."""
+
+    source: Optional[str] = None
+    path = ""
+
+    def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
+        if raw_code == self.source:
+            return self.path
+        return str(super().get_code_name(raw_code, transformed_code, number))
+
+
+class GuestDisplayHook(DisplayHook):  # type: ignore[misc]
+    """Sends the value of a cell as execute_result."""
+
+    services = AnyTrait()
+    failed = False
+    _bundle: Optional[Tuple[Any, Any]] = None
+
+    def start_displayhook(self) -> None:
+        self._bundle = None
+
+    def write_output_prompt(self) -> None:
+        """The count travels with the reply."""
+
+    def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
+        self._bundle = (format_dict, md_dict)
+
+    def finish_displayhook(self) -> None:
+        if self._bundle is not None and self._bundle[0] and self.services is not None:
+            self.services.display("execute_result", *self._bundle)
+        self._bundle = None
+
+
+class GuestDisplayPublisher(DisplayPublisher):  # type: ignore[misc]
+    """Sends what is displayed."""
+
+    services = AnyTrait()
+
+    def publish(
+        self, data: Any, metadata: Any = None, source: Any = None, *, transient: Any = None, update: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if self.services is not None:
+            kind = "update_display_data" if update else "display_data"
+            self.services.display(kind, data, metadata, (transient or {}).get("display_id"))
+
+    def clear_output(self, wait: bool = False) -> None:
+        if self.services is not None:
+            self.services.clear(wait)
+
+
+class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
+    """The interactive shell of a notebook. Libraries recognise one by this class name."""
+
+    displayhook_class = Type(GuestDisplayHook)
+    display_pub_class = Type(GuestDisplayPublisher)
+    compiler_class = Type(CellCompiler)
+    autoindent = CBool(False)
+    kernel = AnyTrait()
+    services = AnyTrait()
+    stopped = False
+    shown_error: Optional[List[str]] = None
+
+    def init_environment(self) -> None:
+        """Colours where a program has them, no pager that waits for keys."""
+        os.environ.update(
+            TERM="xterm-color", CLICOLOR="1", FORCE_COLOR="1", CLICOLOR_FORCE="1", PAGER="cat", GIT_PAGER="cat"
+        )
+
+    def init_hooks(self) -> None:
+        super().init_hooks()
+        self.set_hook("show_in_pager", page.as_hook(self._page), 99)
+
+    def _page(self, text: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
+        data = text if isinstance(text, dict) else {"text/plain": text}
+        self.payload_manager.write_payload({"source": "page", "data": data, "start": max(0, start)})
+
+    def set_next_input(self, s: str, replace: bool = False) -> None:
+        """Offer *s* as the next cell."""
+        self.payload_manager.write_payload({"source": "set_next_input", "text": s, "replace": replace})
+
+    def enable_gui(self, gui: Any = None) -> None:
+        """Only the inline backend has a place to draw here."""
+        if gui not in (None, "", "inline", "agg"):
+            raise UsageError("No window system can be reached from this sandbox, so the %s event loop cannot be used." % gui)
+
+    def ask_exit(self) -> None:
+        """``exit`` and ``quit`` end the cell."""
+        raise SystemExit
+
+    def system_piped(self, cmd: str) -> None:
+        """Run a shell command; its output is that of descriptors 1 and 2 and shows as it comes."""
+        command = self.var_expand(cmd, depth=1)
+        process = subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL"))
+        try:
+            code = process.wait()
+        except KeyboardInterrupt:
+            code = process.wait()  # the Stop reached it as well
+            if code == 0:
+                raise
+        self.user_ns["_exit_code"] = code
+
+    system = system_piped
+
+    def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
+        if self.stopped and issubclass(etype, asyncio.CancelledError):
+            etype, evalue = KeyboardInterrupt, ""
+            stb = list(stb)
+            if stb:
+                stb[-1] = "KeyboardInterrupt: "
+        lines = [text_of(line, "") for line in ([stb] if isinstance(stb, str) else stb)]
+        self.shown_error = lines
+        self.displayhook.failed = True
+        if self.services is not None:
+            self.services.error(etype.__name__, text_of(evalue, "<the exception's text cannot be made>"), lines)
+
+    def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
+        """Show the exception; when IPython itself stumbles over it, in the interpreter's plain form."""
+        try:
+            super().showtraceback(exc_tuple, *args, **kwargs)
+        except Exception:
+            etype, evalue, trace = self._get_exc_info(exc_tuple)
+            import traceback
+
+            self._showtraceback(etype, evalue, traceback.format_exception_only(etype, evalue))
+
+    def get_parent(self) -> Dict[str, Any]:
+        """Return the header of the request that the calling code belongs to, as far as libraries ask for it."""
+        return self.kernel.get_parent() if self.kernel is not None else {}
+
+    def set_parent(self, parent: Any) -> None:
+        """Accepted; whose output it is follows from the thread and task that write it."""
+
+    @property
+    def parent_header(self) -> Dict[str, Any]:
+        return self.get_parent()
+
+
+class IPythonEngine(Engine):
+    """Runs cells with IPython."""
+
+    mode = "ipython"
+
+    def __init__(self, services: Services, user: types.ModuleType) -> None:
+        self.info = {"ipython": IPython.__version__}
+        self._services = services
+        services.not_allowed = StdinNotImplementedError
+        config = Config()
+        config.HistoryManager.enabled = False
+        config.HistoryManager.hist_file = ":memory:"
+        config.IPKernelApp.guest = True  # what libraries look for to tell a notebook from a terminal
+        self.shell = shell = ZMQInteractiveShell.instance(config=config, user_module=user, user_ns=user.__dict__)
+        shell.kernel = KernelFacade(services, shell)
+        shell.displayhook.services = shell.display_pub.services = shell.services = services
+        announce(ZMQInteractiveShell)
+        self.comms = CommRoom(services)
+        shell.kernel.comm_manager = self.comms.manager
+        self._history: List[Tuple[int, str]] = []
+
+    # -- cells ---------------------------------------------------------------------------------------------------------
+
+    def execute(self, source: str, request: Request) -> Union[Outcome, Coroutine[Any, Any, Outcome]]:
+        shell = self.shell
+        shell.stopped = False
+        shell.shown_error = None
+        shell.displayhook.failed = False
+        shell.compile.source, shell.compile.path = source, request.path
+        if request.execution_count is not None:
+            shell.execution_count = request.execution_count
+        if request.store_history:
+            self._history.append((shell.execution_count, source.rstrip("\n")))
+        problem = None
+        try:
+            transformed = shell.transform_cell(source)
+        except Exception:
+            transformed, problem = source, sys.exc_info()
+        if shell.should_run_async(source, transformed_cell=transformed, preprocessing_exc_tuple=problem):
+            return self._awaiting(source, request, transformed, problem)
+        result = shell.run_cell(source, store_history=request.store_history, silent=request.silent)
+        return self._outcome(result, request)
+
+    async def _awaiting(self, source: str, request: Request, transformed: str, problem: Any) -> Outcome:
+        shell, result = self.shell, None
+        try:
+            result = await shell.run_cell_async(
+                source, store_history=request.store_history, silent=request.silent, transformed_cell=transformed,
+                preprocessing_exc_tuple=problem,
+            )
+        finally:
+            shell.events.trigger("post_execute")
+            if not request.silent and result is not None:
+                shell.events.trigger("post_run_cell", result)
+        return self._outcome(result, request)
+
+    def _outcome(self, result: Any, request: Request) -> Outcome:
+        shell = self.shell
+        ok = bool(result.success) and not shell.displayhook.failed
+        if not result.success and shell.shown_error is None:  # such as bdb's quit, which IPython keeps to itself
+            error = result.error_before_exec or result.error_in_exec
+            self._services.error(type(error).__name__, text_of(error, ""), [type(error).__name__])
+        reply: Dict[str, Any] = {
+            "execution_count": shell.execution_count - (1 if request.store_history else 0),
+            "user_expressions": shell.user_expressions(request.user_expressions) if ok else {},
+            "payload": shell.payload_manager.read_payload(),
+        }
+        shell.payload_manager.clear_payload()
+        return Outcome(ok, reply)
+
+    def stopped(self) -> None:
+        self.shell.stopped = True
+
+    # -- introspection -------------------------------------------------------------------------------------------------
+
+    def complete(self, code: str, cursor: int) -> Dict[str, Any]:
+        from IPython.core.completer import provisionalcompleter, rectify_completions
+
+        with provisionalcompleter():
+            found = list(rectify_completions(code, self.shell.Completer.completions(code, cursor)))
+        typed = [
+            {"start": item.start, "end": item.end, "text": item.text, "type": item.type, "signature": item.signature}
+            for item in found
+        ]
+        return {
+            "status": "ok", "matches": [item.text for item in found],
+            "cursor_start": found[0].start if found else cursor, "cursor_end": found[0].end if found else cursor,
+            "metadata": {"_jupyter_types_experimental": typed},
+        }
+
+    def inspect(self, code: str, cursor: int, detail: int) -> Dict[str, Any]:
+        name = token_at_cursor(code, cursor)
+        reply: Dict[str, Any] = {"status": "ok", "found": False, "data": {}, "metadata": {}}
+        try:
+            reply["data"] = dict(self.shell.object_inspect_mime(name, detail_level=detail))
+            if not self.shell.enable_html_pager:
+                reply["data"].pop("text/html", None)
+            reply["found"] = True
+        except KeyError:
+            pass
+        return reply
+
+    def is_complete(self, code: str) -> Dict[str, Any]:
+        status, indent = self.shell.input_transformer_manager.check_complete(code)
+        return {"status": status, "indent": " " * (indent or 0)} if status == "incomplete" else {"status": status}
+
+    def history(self, query: Dict[str, Any]) -> Dict[str, Any]:
+        return {"status": "ok", "history": select_history(self._history, query, self.shell.history_manager.output_hist_reprs)}
+
+    def comm(self, header: Dict[str, Any], payload: bytes) -> None:
+        self.comms.receive(header, payload)
+
+
+def select_history(entries: List[Tuple[int, str]], query: Dict[str, Any], outputs: Dict[int, Any]) -> List[Any]:
+    """Answer a history_request from (line, source) of this session: tail, range or search."""
+    kind, most = query.get("hist_access_type"), query.get("n") or len(entries)
+    chosen = entries
+    if kind == "range":
+        first, last = query.get("start") or 1, query.get("stop")
+        here = query.get("session") in (None, 0, 1)
+        chosen = [entry for entry in entries if here and entry[0] >= first and (last is None or entry[0] < last)]
+    elif kind == "search":
+        pattern = query.get("pattern") or "*"
+        chosen = [entry for entry in entries if fnmatch.fnmatchcase(entry[1], pattern)]
+        if query.get("unique"):
+            chosen = sorted({source: (line, source) for line, source in chosen}.values())
+        chosen = chosen[-most:]
+    else:
+        chosen = chosen[-most:]
+    if query.get("output"):
+        return [(0, line, (source, outputs.get(line))) for line, source in chosen]
+    return [(0, line, source) for line, source in chosen]
+
+

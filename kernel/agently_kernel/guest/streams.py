@@ -1,0 +1,302 @@
+"""Text of the interpreter: to the cell it belongs to, in order with displays and with what child processes print.
+
+Text of the running cell is written to descriptor 1 or 2, where the output of its child processes and C libraries goes
+too. Text of another cell (its threads and tasks may print long after its end) travels as ``text`` frames that name it.
+"""
+
+from __future__ import annotations
+
+import contextvars
+import io
+import os
+import sys
+import threading
+import time
+from typing import Any, Dict, Iterable, List
+
+from . import wire
+from .channel import Channel, ChannelClosed, write_whole
+
+FLUSH_CHARACTERS = 8192
+FLUSH_SECONDS = 0.015
+SPAWNS = frozenset((
+    "subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn",
+))
+_OWNER = "_cell_of_starter"
+_current_thread = threading.current_thread
+_get_ident = threading.get_ident
+
+
+class Router:
+    """Knows which cell runs, whose output a caller writes, and keeps the two streams and the frames in order."""
+
+    def __init__(self, channel: Channel) -> None:
+        self.channel = channel
+        self.running = ""
+        self.last = ""
+        self.cell: "contextvars.ContextVar[str]" = contextvars.ContextVar("cell")
+        self.lock = channel.lock
+        self.streams: List["GuestStream"] = []
+        self.written = ""  # the stream whose text went to its pipe since the last fence
+        self._main = _get_ident()
+        self._wake = threading.Event()
+
+    def owner(self) -> str:
+        """Return the cell that the calling code belongs to: of its context, of its thread's starter, or the running one."""
+        cell = self.cell.get("")
+        if cell:
+            return cell
+        if _get_ident() != self._main:
+            cell = getattr(_current_thread(), _OWNER, "")
+            if cell:
+                return cell
+        return self.running or self.last
+
+    def install(self) -> None:
+        """Replace sys.stdout and sys.stderr, follow threads to their starters, and flush before processes are started."""
+        self.streams = [GuestStream(self, "stdout", 1), GuestStream(self, "stderr", 2)]
+        sys.stdout, sys.stderr = self.streams
+        start = threading.Thread.start
+        router = self
+
+        def start_thread(thread: threading.Thread) -> None:
+            setattr(thread, _OWNER, router.owner())
+            start(thread)
+
+        start_thread.__doc__ = start.__doc__
+        flusher = threading.Thread(target=self._flush_often, name="output flusher", daemon=True)
+        flusher.start()
+        threading.Thread.start = start_thread  # type: ignore[method-assign]
+        os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
+        sys.addaudithook(self._audit)
+
+    def begin(self, cell: str) -> None:
+        """*cell* runs from now on."""
+        self.running = self.last = cell
+        self.cell.set(cell)
+
+    def end(self) -> None:
+        """No cell runs any more."""
+        self.flush()
+        self.running = ""
+
+    def send(self, header: Dict[str, Any], payload: bytes = b"") -> None:
+        """Send a frame after all text that was written before it. Does nothing in a forked child."""
+        with self.lock:
+            self.flush()
+            self.written = ""  # init empties both pipes before it passes the frame on
+            try:
+                self.channel.send(header, payload)
+            except ChannelClosed:
+                if self.channel.open:
+                    raise
+
+    def flush(self) -> None:
+        """Write out what both streams hold, in the order in which it was written."""
+        for stream in self.streams:
+            stream.flush()
+
+    def settle(self) -> None:
+        """Flush, and wait until init has passed on everything: what a child prints now comes after it."""
+        with self.lock:
+            self.flush()
+        self.channel.fence()
+
+    def turn_to(self, name: str) -> None:
+        """Call before text of stream *name* goes to its pipe: wait for frames and for text of the other stream."""
+        if self.written and self.written != name and self.channel.open:
+            try:
+                self.channel.send({"op": "text", "name": name, "cell": self.running})
+            except ChannelClosed:
+                pass
+        self.channel.fence()
+        self.written = name
+
+    def wake_flusher(self) -> None:
+        """Have the text that has just begun to wait flushed soon."""
+        self._wake.set()
+
+    def _flush_often(self) -> None:
+        while True:
+            self._wake.wait()
+            self._wake.clear()
+            time.sleep(FLUSH_SECONDS)
+            try:
+                self.flush()
+            except (OSError, ChannelClosed):
+                pass  # closed by the user, or the sandbox is ending
+
+    def _audit(self, event: str, _: Any) -> None:
+        if event in SPAWNS:
+            self.settle()
+
+    def _before_fork(self) -> None:
+        self.lock.acquire()
+        self.flush()
+
+    def _after_fork(self) -> None:
+        self.lock.release()
+
+    def _in_child(self) -> None:
+        self.lock = self.channel.lock = threading.RLock()
+        for stream in self.streams:
+            stream.forget()
+        try:
+            os.close(self.channel.fd)
+        except OSError:
+            pass
+        self._wake = threading.Event()
+
+
+class GuestStream(io.TextIOBase):
+    """sys.stdout or sys.stderr of the interpreter."""
+
+    _is_master_process = True
+
+    def __init__(self, router: Router, name: str, fd: int) -> None:
+        super().__init__()
+        self._router = router
+        self._name = name
+        self._fd = fd
+        self._parts: List[str] = []
+        self._size = 0
+        self._owner = ""
+        self._binary = _Binary(self)
+
+    @property
+    def name(self) -> str:
+        return "<%s>" % self._name
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return "UTF-8"
+
+    @property
+    def errors(self) -> str:  # type: ignore[override]
+        return "backslashreplace"
+
+    @property
+    def buffer(self) -> "_Binary":
+        return self._binary
+
+    @property
+    def line_buffering(self) -> bool:
+        return False
+
+    def fileno(self) -> int:
+        return self._fd
+
+    def isatty(self) -> bool:
+        return False
+
+    def readable(self) -> bool:
+        return False
+
+    def writable(self) -> bool:
+        return True
+
+    def reconfigure(self, **_: Any) -> None:
+        """Accepted for programs that set encoding or buffering; both stay as they are."""
+
+    def close(self) -> None:
+        """A cell cannot close the stream of the cells after it."""
+        self.flush()
+
+    def write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError("write() argument must be str, not %s" % type(text).__name__)
+        router = self._router
+        owner = router.owner()
+        with router.lock:
+            if not self._parts:
+                for other in router.streams:
+                    if other is not self and other._parts:
+                        other.flush()
+                self._owner = owner
+                router.wake_flusher()
+            elif owner != self._owner:
+                self.flush()
+                self._owner = owner
+            self._parts.append(text)
+            self._size += len(text)
+            if self._size >= FLUSH_CHARACTERS or not router.channel.open:
+                self.flush()
+        return len(text)
+
+    def writelines(self, lines: Iterable[Any]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def flush(self) -> None:
+        if not self._parts:
+            return
+        with self._router.lock:
+            parts, self._parts, self._size = self._parts, [], 0
+            progress: List[int] = []
+            try:
+                self.emit(self._owner, "".join(parts).encode("utf-8", "backslashreplace"), progress)
+            except BaseException:
+                if not progress:  # a Stop came before anything went out: the text is not lost
+                    self._parts = parts + self._parts
+                raise
+
+    def emit(self, owner: str, data: bytes, progress: List[int]) -> None:
+        """Write bytes that belong to cell *owner*; *progress* tells afterwards whether any went out. Needs the lock."""
+        router = self._router
+        if not owner or owner == router.running or not router.channel.open:
+            router.turn_to(self._name)
+            try:
+                write_whole(self._fd, data, progress)
+                return
+            except OSError:  # a cell has closed the descriptor: the channel still works
+                if not router.channel.open:
+                    return
+        header = {"op": "text", "name": self._name, "cell": owner or router.last}
+        for at in range(0, len(data), wire.STREAM_CHUNK):
+            router.channel.send(header, data[at : at + wire.STREAM_CHUNK])
+            progress.append(1)
+
+    def forget(self) -> None:
+        """In a forked child: what the parent had not written is the parent's."""
+        self._parts, self._size = [], 0
+
+
+class _Binary(io.RawIOBase):
+    """``sys.stdout.buffer``: bytes straight to the descriptor, after the text before them."""
+
+    def __init__(self, stream: GuestStream) -> None:
+        super().__init__()
+        self._stream = stream
+
+    @property
+    def raw(self) -> "_Binary":
+        return self
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        plain = bytes(data)
+        with self._stream._router.lock:
+            self._stream.flush()
+            self._stream.emit(self._stream._router.owner(), plain, [])
+        return len(plain)
+
+    def flush(self) -> None:
+        self._stream.flush()
+
+    def close(self) -> None:
+        """Stays open, like its stream."""
+
+
+def text_of(value: Any, fallback: str) -> str:
+    """Return str(*value*), or *fallback* when that raises, whatever it raises."""
+    try:
+        return str(value)
+    except BaseException:
+        return fallback
+
+
