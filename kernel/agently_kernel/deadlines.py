@@ -7,6 +7,8 @@ deadline, and what was begun to be undone is undone even when the caller is canc
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
+import contextlib
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine
@@ -172,15 +174,21 @@ class SyncBridge:
                 "Await the async_ form of the same name instead.",
                 code="execution_resource.sync_in_event_loop",
             )
-        future = asyncio.run_coroutine_threadsafe(work(), self._start())
+        loop = self._start()
+        ended: concurrent.futures.Future[T] = concurrent.futures.Future()
+        begun: list[asyncio.Task[T]] = []
+
+        def begin() -> None:
+            begun.append(loop.create_task(work()))
+            begun[0].add_done_callback(lambda task: _pass_on(task, ended))
+
+        loop.call_soon_threadsafe(begin)
         try:
-            return future.result()
+            return ended.result()
         except KeyboardInterrupt:
-            future.cancel()
-            try:
-                future.exception()
-            except BaseException:  # noqa: S110 - the interrupt is what is reported
-                pass
+            loop.call_soon_threadsafe(lambda: begun[0].cancel())
+            with contextlib.suppress(Exception):  # the interrupt is what is reported
+                ended.exception()
             raise
 
     def close(self) -> None:
@@ -200,6 +208,15 @@ class SyncBridge:
                 )
                 self._thread.start()
             return self._loop
+
+
+def _pass_on(task: asyncio.Task[T], ended: concurrent.futures.Future[T]) -> None:
+    if task.cancelled():
+        ended.set_exception(asyncio.CancelledError())
+    elif (error := task.exception()) is not None:
+        ended.set_exception(error)
+    else:
+        ended.set_result(task.result())
 
 
 def _serve(loop: asyncio.AbstractEventLoop) -> None:
