@@ -18,7 +18,6 @@ from typing import Literal
 
 import psutil
 from jupyter_core.paths import jupyter_data_dir
-from pydantic import ValidationError
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import WorkspaceError
@@ -41,6 +40,7 @@ class Owner(Frozen):
     pid_namespace: str
     host: str
     created_at: float
+    locked: bool = False
 
 
 def _read(path: str) -> str:
@@ -71,8 +71,8 @@ def process_start(pid: int) -> int | None:
     return int(fields[19])
 
 
-def current_owner(workspace_id: str) -> Owner:
-    """Return the record of this very process."""
+def current_owner(workspace_id: str, *, locked: bool = False) -> Owner:
+    """Return the record of this very process; ``locked``: it holds the folder's lock for life."""
     return Owner(
         workspace_id=workspace_id,
         pid=os.getpid(),
@@ -81,15 +81,8 @@ def current_owner(workspace_id: str) -> Owner:
         pid_namespace=_pid_namespace(),
         host=socket.gethostname(),
         created_at=time.time(),
+        locked=locked,
     )
-
-
-def read_owner(path: Path) -> Owner | None:
-    """Return the owner recorded in *path*, or None when there is no readable record."""
-    try:
-        return Owner.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return None
 
 
 def owner_state(owner: Owner) -> Literal["alive", "dead", "unknown"]:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agently_kernel.contract.errors import AgentlyKernelError, WorkspaceError
 from agently_kernel.contract.paths import normalise_relative_path
@@ -34,7 +35,12 @@ SETTLED_NS = 100_000_000
 SCRATCH_LIMITS = CollectionLimits(max_file_bytes=64 * 1024**2, max_total_bytes=64 * 1024**2, max_files=1000)
 
 _REASONS = frozenset(RefusalReason.__args__)  # type: ignore[attr-defined]
+# Refusals that a later look may not repeat although no folder changed.
+_MAY_PASS = frozenset({"changed", "too_large", "total_exceeded", "too_many", "hard_link", "unreadable"})
 _CACHE_FOLDERS = frozenset({"__pycache__", "node_modules"})
+
+
+AreaName = Literal["output", "build"]
 
 
 def show_path(path: str) -> str:
@@ -59,7 +65,7 @@ class _Area:
     folders: dict[str, Signature] = field(default_factory=dict)
     folders_settled: bool = False
     reported: set[tuple[str, str]] = field(default_factory=set)
-    listed: dict[str, int] = field(default_factory=dict)
+    listed: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
 class _Run:
@@ -115,7 +121,7 @@ class Collector:
         self._store = store
         self._limits = limits
         self._opener = opener or BeneathOpener()
-        self._areas: dict[str, _Area] = {"output": _Area(), "build": _Area()}
+        self._areas: dict[AreaName, _Area] = {"output": _Area(), "build": _Area()}
 
     # -- the quick look: on the event loop, a handful of system calls
 
@@ -171,7 +177,7 @@ class Collector:
         self._search(run, self._fresh_area("build", directory), directory, "", frozenset(), True)
         return run.report()
 
-    def _fresh_area(self, name: str, directory: int) -> _Area:
+    def _fresh_area(self, name: AreaName, directory: int) -> _Area:
         """Return what is remembered of the area; nothing when it is that of another sandbox."""
         info = os.fstat(directory)
         if self._areas[name].root != (info.st_dev, info.st_ino):
@@ -183,12 +189,13 @@ class Collector:
     ) -> None:
         folders: dict[str, Signature] = {}
         started = time.time_ns()
-        alive, complete = set(declared), True
-        for item in walk(self._opener, directory, folders, max_entries=MAX_ENTRIES, max_depth=MAX_DEPTH):
-            raw = item.path if isinstance(item, Found) else item[0]
-            if not prefix and _is_cache(raw):
-                continue
-            path = prefix + raw
+        alive, complete, again = set(declared), True, False
+        found = walk(
+            self._opener, directory, folders, max_entries=MAX_ENTRIES, max_depth=MAX_DEPTH,
+            skip=_nothing if prefix else _is_cache,
+        )
+        for item in found:
+            path = prefix + (item.path if isinstance(item, Found) else item[0])
             if path in declared:
                 continue
             try:
@@ -201,7 +208,9 @@ class Collector:
                 alive.add(path)
                 self._found(run, area, directory, item, path, everything)
             except Refusal as refusal:
-                self._note(run, area, path.rstrip("/"), refusal)
+                again = again or refusal.reason in _MAY_PASS
+                # that there is no room is said once, for the whole area
+                self._note(run, area, prefix if refusal.reason == "too_many" else path, refusal)
                 if run.stop.is_set() or time.monotonic() > run.deadline:
                     complete = False
                     break
@@ -209,7 +218,7 @@ class Collector:
             for gone in area.kept.keys() - alive:
                 del area.kept[gone]
         area.folders = folders
-        area.folders_settled = complete and all(_settled(item, started) for item in folders.values())
+        area.folders_settled = complete and not again and all(_settled(item, started) for item in folders.values())
 
     def _found(
         self, run: _Run, area: _Area, directory: int, item: Found, path: str, everything: bool
@@ -231,7 +240,7 @@ class Collector:
     @staticmethod
     def _note(run: _Run, area: _Area, path: str, refusal: Refusal) -> None:
         """Report an undeclared refusal once, and not more than a screenful of them."""
-        shown = show_path(path)
+        shown = show_path(path.rstrip("/") or "the working directory")
         if (shown, refusal.reason) in area.reported or len(run.refused) >= MAX_REFUSED:
             return
         if len(area.reported) < 4 * MAX_REFUSED:
@@ -271,38 +280,60 @@ class Collector:
     async def fetch_output(
         self, source: OutputSource, declared: tuple[str, ...], *, also_undeclared: bool, everything: bool
     ) -> CollectionReport:
-        """As :meth:`collect_output`, file by file through ``source.fetch_file``; found files where it can list."""
+        """As :meth:`collect_output`, file by file through ``source.fetch_file``; found files where it can list.
+
+        There are no signatures here: a found file is fetched again when its size changed, or with ``everything``.
+        """
         run = _Run(self._limits, time.monotonic() + DEADLINE_SECONDS, threading.Event())
-        area = self._areas["output"]
         for path in declared:
             try:
-                run.outputs.append(await self._fetch(run, source, path, declared=True))
+                run.outputs.append(
+                    await self._fetch(run, source, "output", path.removeprefix("output/"), path, declared=True)
+                )
             except Refusal as refusal:
                 run.refuse(path, refusal)
-        if also_undeclared and isinstance(source, ListingOutputSource):
-            try:
-                listing = await asyncio.wait_for(source.list_files("output", MAX_ENTRIES), _left(run))
-            except (AgentlyKernelError, asyncio.TimeoutError) as error:
-                self._note(run, area, "output", Refusal("unreadable", f"its files could not be listed: {error}"))
-                return run.report()
-            for raw, size in sorted(listing):
-                path = f"output/{raw}"
-                if path in declared or (area.listed.get(path) == size and not everything):
-                    continue
-                try:
-                    _check_name(path)
-                    output = await self._fetch(run, source, path, declared=False)
-                except Refusal as refusal:
-                    self._note(run, area, path, refusal)
-                    continue
-                area.listed[path] = size
-                run.outputs.append(output)
+        if also_undeclared:
+            await self._fetch_listed(run, source, "output", frozenset(declared), everything)
         return run.report()
 
-    async def _fetch(self, run: _Run, source: OutputSource, path: str, *, declared: bool) -> CollectedOutput:
+    async def fetch_scratch(self, source: OutputSource) -> CollectionReport:
+        """As :meth:`collect_scratch`, over the guest protocol."""
+        run = _Run(SCRATCH_LIMITS, time.monotonic() + DEADLINE_SECONDS, threading.Event())
+        await self._fetch_listed(run, source, "build", frozenset(), True)
+        return run.report()
+
+    async def _fetch_listed(
+        self, run: _Run, source: OutputSource, name: AreaName, declared: frozenset[str], everything: bool
+    ) -> None:
+        if not isinstance(source, ListingOutputSource):
+            return
+        area, prefix = self._areas[name], "output/" if name == "output" else ""
+        try:
+            listing = await asyncio.wait_for(source.list_files(name, MAX_ENTRIES), _left(run))
+        except (AgentlyKernelError, asyncio.TimeoutError) as error:
+            self._note(run, area, prefix, Refusal("unreadable", f"its files could not be listed: {error}"))
+            return
+        for raw, size in sorted(listing)[:MAX_ENTRIES]:
+            path = prefix + raw
+            known = area.listed.get(path)
+            if path in declared or (not prefix and _is_cache(raw)) or (known and known[0] == size and not everything):
+                continue
+            try:
+                _check_name(path)
+                output = await self._fetch(run, source, name, raw, path, declared=False)
+            except Refusal as refusal:
+                self._note(run, area, prefix if refusal.reason == "too_many" else path, refusal)
+                continue
+            area.listed[path] = (size, output.sha256)
+            if known is None or known[1] != output.sha256:
+                run.outputs.append(output)
+
+    async def _fetch(
+        self, run: _Run, source: OutputSource, name: AreaName, relative: str, path: str, *, declared: bool
+    ) -> CollectedOutput:
         most = run.admit(0)
         digest, size = hashlib.sha256(), 0
-        stream = source.fetch_file("output", path.removeprefix("output/"), most)
+        stream = source.fetch_file(name, relative, most)
         with self._store.receive() as incoming:
             try:
                 while True:
@@ -339,6 +370,10 @@ def _left(run: _Run) -> float:
 
 def _settled(signature: Signature, now_ns: int) -> bool:
     return signature.changed_ns < now_ns - SETTLED_NS and signature.modified_ns < now_ns - SETTLED_NS
+
+
+def _nothing(path: str) -> bool:
+    return False
 
 
 def _is_cache(path: str) -> bool:

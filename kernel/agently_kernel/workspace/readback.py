@@ -13,7 +13,7 @@ import os
 import platform
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -196,19 +196,26 @@ def refusal_of(error: OSError) -> Refusal:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """An entry of a walk: raw path relative to the start, and status (None where it could not be had)."""
+    """An entry of a walk: raw path relative to the start, and status."""
 
     path: str
     info: os.stat_result
 
 
 def walk(
-    opener: BeneathOpener, directory: int, folders: dict[str, Signature], *, max_entries: int, max_depth: int
+    opener: BeneathOpener,
+    directory: int,
+    folders: dict[str, Signature],
+    *,
+    max_entries: int,
+    max_depth: int,
+    skip: Callable[[str], bool],
 ) -> Iterator[Found | tuple[str, Refusal]]:
     """Yield what lies beneath *directory*, folder by folder, names sorted; at most *max_entries* are looked at.
 
     Fills *folders* with the signature of every folder that was listed ("" is the start). A folder that cannot be
-    listed, lies too deep, or whose entries exceed the budget is yielded as (path, Refusal).
+    listed, lies too deep, or whose entries exceed the budget is yielded as (path, Refusal). Paths that *skip* says True
+    for are passed over with all below them.
     """
     pending, budget = [""], max_entries
     while pending:
@@ -229,10 +236,11 @@ def walk(
                         break
                     budget -= 1
                     try:
-                        info = entry.stat(follow_symlinks=False)
+                        path = f"{prefix}/{entry.name}" if prefix else entry.name
+                        if not skip(path):
+                            entries.append(Found(path, entry.stat(follow_symlinks=False)))
                     except OSError:
                         continue  # removed between listing and looking
-                    entries.append(Found(f"{prefix}/{entry.name}" if prefix else entry.name, info))
             folders[prefix] = before
         except OSError as error:
             yield prefix, refusal_of(error)

@@ -114,24 +114,23 @@ class TaskWorkspace:
         disk = product / "scratch" / workspace_id if limits.scratch == "disk" else None
         locks: list[int] = []
         try:
-            owner = current_owner(workspace_id)
-            _hold(runtime, locks)
+            owner = current_owner(workspace_id, locked=_hold(runtime, locks))
             (runtime / OWNER_FILE).write_text(owner.model_dump_json(), "utf-8")
             for name in ("source", "guest", "input"):
                 (runtime / name).mkdir(mode=0o755)
                 (runtime / name).chmod(0o755)
             if disk is not None:
                 private_folder(disk)
-                _hold(disk, locks)
-                (disk / OWNER_FILE).write_text(owner.model_dump_json(), "utf-8")
+                record = owner.model_copy(update={"locked": _hold(disk, locks)})
+                (disk / OWNER_FILE).write_text(record.model_dump_json(), "utf-8")
                 (disk / "build").mkdir()
                 (disk / "build").chmod(0o1777)
             private_folder(product)
             store = WorkspaceStore(product / "workspaces" / workspace_id)
-            _hold(store.path, locks)
+            record = owner.model_copy(update={"locked": _hold(store.path, locks)})
             store.write_meta(
-                **owner.model_dump(), session_id=session_id, notebook_dir=str(notebook_dir) if notebook_dir else None,
-                closed_at=None,
+                **record.model_dump(), session_id=session_id, closed_at=None,
+                notebook_dir=str(notebook_dir) if notebook_dir else None,
             )
         except BaseException as error:
             _release(locks)
@@ -330,14 +329,15 @@ class TaskWorkspace:
         """Copy what the guest leaves behind: all of ``output/`` again, then its working directory.
 
         For the end of a sandbox. The working directory is bounded (64 MiB, 1000 files; no caches, no hidden top-level
-        names). Nothing is taken from it where the source has no directory descriptor. Raises WorkspaceError.
+        names, and what is no regular file is passed over). Raises WorkspaceError.
         """
         self._require_open()
         report = await self._collect(source, (), also_undeclared=True, everything=True)
         directory = source.open_directory("build")
         if directory is None:
-            return report
-        scratch = await self._in_thread(lambda stop: self._collector.collect_scratch(directory, stop), directory)
+            scratch = await self._collector.fetch_scratch(source)
+        else:
+            scratch = await self._in_thread(lambda stop: self._collector.collect_scratch(directory, stop), directory)
         return CollectionReport(outputs=report.outputs + scratch.outputs, refused=report.refused + scratch.refused)
 
     async def _collect(
@@ -422,12 +422,14 @@ class TaskWorkspace:
         self.close()
 
 
-def _hold(folder: Path, locks: list[int]) -> None:
-    """Hold the owner's lock on *folder* for life, where its file system has locks; elsewhere the pid tells."""
+def _hold(folder: Path, locks: list[int]) -> bool:
+    """Hold the owner's lock on *folder* for life; False where its file system has no locks, and the pid must tell."""
     with contextlib.suppress(OSError, ImportError):
         descriptor = lock_folder(folder, exclusive=False)
         if descriptor is not None:
             locks.append(descriptor)
+            return True
+    return False
 
 
 def _release(locks: list[int]) -> None:
