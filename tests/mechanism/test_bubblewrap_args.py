@@ -6,6 +6,9 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from agently_kernel.providers.bubblewrap_args import (
     BubblewrapLayout,
     bwrap_options,
@@ -13,10 +16,9 @@ from agently_kernel.providers.bubblewrap_args import (
     privilege_drop,
     system_layout,
 )
-from hypothesis import given
-from hypothesis import strategies as st
 
-names = st.text(st.characters(codec="utf-8", exclude_characters="/\0", exclude_categories=("Cs",)), min_size=1, max_size=9)
+letters = st.characters(codec="utf-8", exclude_characters="/\0", exclude_categories=("Cs",))
+names = st.text(letters, min_size=1, max_size=9)
 names = names.filter(lambda name: name not in (".", ".."))
 paths = st.lists(names, min_size=1, max_size=4).map(lambda parts: "/" + "/".join(parts))
 

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from agently_kernel.contract.isolation import Evidence, IsolationFacts
-from agently_kernel.sandbox.host_facts import Mount, observe_process, parse_mountinfo, writable_host_mounts
 from bubblewrap_support import (
     FILTERED,
     READY_AND_WAIT,
@@ -21,6 +19,9 @@ from bubblewrap_support import (
 )
 from hypothesis import given
 from hypothesis import strategies as st
+
+from agently_kernel.contract.isolation import Evidence, IsolationFacts
+from agently_kernel.sandbox.host_facts import Mount, observe_process, parse_mountinfo, writable_host_mounts
 
 AXES = ("process_contained", "host_filesystem_restricted", "privilege_escalation_blocked", "syscalls_restricted",
         "network_blocked")

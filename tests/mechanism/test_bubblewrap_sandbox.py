@@ -12,10 +12,6 @@ import time
 from pathlib import Path
 
 import pytest
-from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
-from agently_kernel.contract.isolation import ResourceLimits
-from agently_kernel.providers.bubblewrap_sandbox import UidLease
-from agently_kernel.sandbox.cgroups import find_places, remove_stale
 from bubblewrap_support import (
     FILTERED,
     READY_AND_WAIT,
@@ -25,6 +21,11 @@ from bubblewrap_support import (
     processes_in_namespace,
     running,
 )
+
+from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
+from agently_kernel.contract.isolation import ResourceLimits
+from agently_kernel.providers.bubblewrap_sandbox import UidLease
+from agently_kernel.sandbox.cgroups import find_places, remove_stale
 
 SEE = """
 import json, os

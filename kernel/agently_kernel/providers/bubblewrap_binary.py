@@ -173,7 +173,7 @@ def _known_failures(mode: Literal["user", "root"]) -> list[tuple[str, str, str]]
         (r"Can't mount proc on|mount proc",
          "A fresh /proc cannot be mounted, because parts of the present one are masked (as in a container).",
          _CONTAINER),
-        (r"setpriv:.*",
+        (r"(?m)^setpriv:",
          "The uid of the sandbox could not be changed.", "install util-linux's setpriv and run as full root, or as an "
          "ordinary user"),
         (r"execvp .*setpriv.*No such file",

@@ -1,7 +1,7 @@
 """One control group per sandbox, version 1 or 2, wherever this process may make one.
 
 The group is made below this process's own group, so that limits already laid on us keep holding. Its name carries the
-owner (pid, start time, boot), so that groups left behind by a killed owner are recognised and removed later.
+owner (pid namespace, pid, start time), so that groups left behind by a killed owner are recognised and removed later.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from agently_kernel.contract.errors import SandboxCleanupError
 from agently_kernel.contract.isolation import LimitFact, ResourceLimits
 
 _PREFIX = "agently-kernel"
-_NAME = re.compile(rf"{_PREFIX}-(\d+)-(\d+)-[0-9a-f]{{8}}\Z")
+_NAME = re.compile(rf"{_PREFIX}-(\d+)-(\d+)-(\d+)-[0-9a-f]{{8}}\Z")
 _CPU_PERIOD = 100_000
 Controller = Literal["memory", "pids", "cpu"]
 CONTROLLERS: tuple[Controller, ...] = ("memory", "pids", "cpu")
@@ -42,6 +42,11 @@ def process_start_time(pid: int) -> int | None:
     except OSError:
         return None
     return int(text.rpartition(")")[2].split()[19])
+
+
+def pid_namespace() -> int:
+    """Return the number of our pid namespace: pids in names mean something only within it."""
+    return os.stat("/proc/self/ns/pid").st_ino
 
 
 def _mounts(mountinfo: str) -> tuple[dict[str, tuple[str, str]], tuple[str, str] | None]:
@@ -118,7 +123,8 @@ class SandboxCgroup:
 
         Raises nothing for missing rights; a group whose limit cannot be written is removed again.
         """
-        name = f"{_PREFIX}-{os.getpid()}-{process_start_time(os.getpid()) or 0}-{secrets.token_hex(4)}"
+        pid = os.getpid()
+        name = f"{_PREFIX}-{pid_namespace()}-{pid}-{process_start_time(pid) or 0}-{secrets.token_hex(4)}"
         wanted: dict[Controller, bool] = {
             "memory": limits.memory_bytes is not None,
             "pids": limits.processes is not None,
@@ -211,7 +217,10 @@ def remove_stale(places: Mapping[Controller, CgroupPlace] | None = None) -> list
     parents = {place.parent for place in (find_places() if places is None else places).values()}
     for folder in _candidates(parents):
         match = _NAME.match(folder.name)
-        if match and process_start_time(int(match.group(1))) != int(match.group(2)):
+        if match is None:
+            continue
+        namespace, pid, start = (int(number) for number in match.groups())
+        if namespace == pid_namespace() and process_start_time(pid) != start:
             for _ in range(200):
                 if _remove_once(folder):
                     removed.append(str(folder))

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
+import tempfile
 from pathlib import Path
 
 HOSTNAME = "sandbox"
@@ -18,14 +18,23 @@ _MAX_COPY = 4 * 1024 * 1024
 
 
 def write_system_files(folder: Path, *, uid: int, gid: int) -> Path:
-    """Fill *folder* (made when it is not there) with what programs look up in /etc, and return it.
+    """Make *folder* (unless it is there, then it is complete) with what programs look up in /etc, and return it.
 
     Nothing in it names the host: no users, no host name, no machine id, no resolver. Raises OSError.
     """
-    done = folder / ".complete"
-    if done.exists():
+    if folder.exists():
         return folder
-    folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+    work = Path(tempfile.mkdtemp(prefix=f"{folder.name}.", dir=folder.parent))
+    try:
+        _fill(work, uid, gid)
+        work.rename(folder)
+    except BaseException:
+        shutil.rmtree(work, ignore_errors=True)
+        raise
+    return folder
+
+
+def _fill(folder: Path, uid: int, gid: int) -> None:
     texts = {
         "passwd": f"root:x:0:0:root:/:/usr/sbin/nologin\nsandbox:x:{uid}:{gid}::/tmp/home:/bin/sh\n"
         "nobody:x:65534:65534:nobody:/:/usr/sbin/nologin\n",
@@ -42,21 +51,14 @@ def write_system_files(folder: Path, *, uid: int, gid: int) -> Path:
         source = Path("/etc") / name
         try:
             if source.is_file() and source.stat().st_size <= _MAX_COPY:
-                target = folder / name
-                target.parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(source, target)
+                (folder / name).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(source, folder / name)
         except OSError:
             continue  # not readable for this user: programs inside do without, as they do where it is missing
     for name in bound_folders():
         (folder / name).mkdir(exist_ok=True)  # where the host's folder is mounted
-    for root, folders, files in os.walk(folder):
-        for name in folders:
-            os.chmod(os.path.join(root, name), 0o755)  # readable whatever the umask: the reader is another user
-        for name in files:
-            os.chmod(os.path.join(root, name), 0o644)
-    folder.chmod(0o755)
-    done.touch(mode=0o644)
-    return folder
+    for path in (folder, *folder.rglob("*")):
+        path.chmod(0o755 if path.is_dir() else 0o644)  # whatever the umask: another user reads it
 
 
 def bound_folders() -> tuple[str, ...]:
