@@ -98,7 +98,7 @@ class Activity:
         return CodeExecutionResult(
             status=status, bundle_id=bundle.bundle_id, bundle_digest=bundle.bundle_digest, execution_id=execution_id,
             returncode=returncode, error=error, message=message, death=self.death, reply=reply or {},
-            stdout=self.streams["stdout"].captured(), stderr=self.streams["stderr"].captured(), steps=tuple(self.steps),
+            stdout=self.streams["stdout"].take(), stderr=self.streams["stderr"].take(), steps=tuple(self.steps),
             facts=facts, started_at=self.started_at, seconds=time.monotonic() - self._clock,
         )
 

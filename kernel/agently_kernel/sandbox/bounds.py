@@ -39,28 +39,36 @@ class BoundedText:
         while self._tail_bytes - len(self._tail[0]) >= self._tail_limit:
             self._tail_bytes -= len(self._tail.popleft())
 
-    def captured(self) -> CapturedStream:
-        """Return the text kept, with a line in between that counts what was dropped; damaged UTF-8 is replaced."""
-        tail = b"".join(self._tail)[-self._tail_limit :]
-        dropped = self.total_bytes - len(self._head) - len(tail)
-        if not dropped:
-            text = (bytes(self._head) + tail).decode("utf-8", "replace")
-            return CapturedStream(text=text, total_bytes=self.total_bytes)
-        head = bytes(self._head)
-        cut = _whole_characters(head)
-        start = 0
-        while start < min(3, len(tail)) and tail[start] & 0xC0 == 0x80:
-            start += 1
-        dropped += len(head) - cut + start
-        text = (
-            head[:cut].decode("utf-8", "replace")
-            + f"\n[... {dropped} bytes dropped ...]\n"
-            + tail[start:].decode("utf-8", "replace")
-        )
-        return CapturedStream(text=text, total_bytes=self.total_bytes, dropped_bytes=dropped)
+    def take(self) -> CapturedStream:
+        """Return the text kept, with a line in between that counts what was dropped, and forget it.
+
+        Damaged UTF-8 is replaced. What is decoded is let go at once, so that it is not held twice.
+        """
+        extra = self._tail_bytes - self._tail_limit
+        if extra > 0:
+            self._tail[0] = self._tail[0][extra:]
+            self._tail_bytes -= extra
+        dropped = self.total_bytes - len(self._head) - self._tail_bytes
+        decoder = _DECODER("replace")
+        pieces: list[str] = []
+        if dropped:
+            cut = _whole_characters(self._head)
+            start = _cut_character(self._tail[0])
+            self._tail[0] = self._tail[0][start:]
+            dropped += len(self._head) - cut + start
+            del self._head[cut:]
+        pieces.append(decoder.decode(self._head))
+        self._head = bytearray()
+        if dropped:
+            pieces.append(f"{decoder.decode(b'', True)}\n[... {dropped} bytes dropped ...]\n")
+        while self._tail:
+            pieces.append(decoder.decode(self._tail.popleft()))
+        self._tail_bytes = 0
+        pieces.append(decoder.decode(b"", True))
+        return CapturedStream(text="".join(pieces), total_bytes=self.total_bytes, dropped_bytes=dropped)
 
 
-def _whole_characters(data: bytes) -> int:
+def _whole_characters(data: bytearray) -> int:
     """Return the length of *data* without a UTF-8 character that is cut off at its end."""
     for back in range(1, min(4, len(data)) + 1):
         byte = data[-back]
@@ -69,6 +77,14 @@ def _whole_characters(data: bytes) -> int:
         width = 2 if byte >> 5 == 0b110 else 3 if byte >> 4 == 0b1110 else 4 if byte >> 3 == 0b11110 else 1
         return len(data) - back if width > back else len(data)
     return len(data)
+
+
+def _cut_character(data: bytes) -> int:
+    """Return how many bytes at the start of *data* are the rest of a UTF-8 character, at most 3."""
+    start = 0
+    while start < min(3, len(data)) and data[start] & 0xC0 == 0x80:
+        start += 1
+    return start
 
 
 class StreamDecoders:

@@ -102,14 +102,14 @@ class BootConfig(Frozen):
 
 
 def _compiled(source: Path, fallback: Path) -> Path:
-    """Return a compiled form of *source*: the package's own when it is fresh, else one made at *fallback*."""
+    """Return a compiled form of *source*: the package's own, made fresh if need be, else one made at *fallback*."""
     own = Path(importlib.util.cache_from_source(str(source)))
+    stat = source.stat()
+    stamp = struct.pack("<III", 0, int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
     try:
-        stat = source.stat()
-        stamp = struct.pack("<III", 0, int(stat.st_mtime) & 0xFFFFFFFF, stat.st_size & 0xFFFFFFFF)
         if own.exists() and own.read_bytes()[4:16] == stamp:  # flags, time and size, as importlib compares them
             return own
-    except OSError:
-        pass  # an unreadable cache is as good as none
-    py_compile.compile(str(source), cfile=str(fallback), dfile=f"{GUEST_DIR}/{source.name}", doraise=True)
-    return fallback
+        return Path(py_compile.compile(str(source), cfile=str(own), doraise=True) or own)
+    except OSError:  # the package's folder cannot be written, or its cache not be read
+        py_compile.compile(str(source), cfile=str(fallback), dfile=f"{GUEST_DIR}/{source.name}", doraise=True)
+        return fallback

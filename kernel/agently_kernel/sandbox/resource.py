@@ -152,6 +152,15 @@ class SandboxResource:
         self._grace = seconds
 
     @property
+    def interrupt_grace(self) -> float:
+        """Seconds from a Stop, or the time limit, to the kill of an interpreter that goes on."""
+        return self._stops.grace
+
+    @interrupt_grace.setter
+    def interrupt_grace(self, seconds: float) -> None:
+        self._stops.grace = seconds
+
+    @property
     def healthy(self) -> bool:
         """True while the sandbox can serve another execution, as far as the host knows without asking."""
         return self._closing is None and self._death is None and self._live.alive

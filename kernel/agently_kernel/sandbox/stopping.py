@@ -69,7 +69,7 @@ class Stops:
         self._session = session
         self._resident = resident
         self._tasks = tasks
-        self._grace = grace
+        self.grace = grace
         self.sandbox_stopper: Stopper | None = None
         """Why we ended the sandbox, when we did."""
 
@@ -82,7 +82,7 @@ class Stops:
     async def begin_and_wait(self, run: Activity) -> None:
         """Stop an execution whose caller has been cancelled, and wait until it is over."""
         self.begin(run, "stopped_by_user")
-        await run.wait(self._grace + 3 * KILL_DEADLINE)
+        await run.wait(self.grace + 3 * KILL_DEADLINE)
 
     def end_sandbox(self, stopper: Stopper) -> None:
         """End the sandbox at once, for this reason."""
@@ -109,11 +109,11 @@ class Stops:
             run.finish()  # the cell has not begun; its interpreter goes on to start
             return True
         await self._session.send({"op": "interrupt"})
-        if await run.wait(self._grace):
+        if await run.wait(self.grace):
             return True
         why = "after you stopped it" if stopper == "stopped_by_user" else "after its time limit"
         run.notice(
-            f"The cell did not end within {self._grace:g} s {why}; its interpreter is being ended. {LOST_VARIABLES}"
+            f"The cell did not end within {self.grace:g} s {why}; its interpreter is being ended. {LOST_VARIABLES}"
         )
         self._session.resume()  # held-back output must not hide the news that it has ended
         if await self._resident.kill(stopper, KILL_DEADLINE) and await run.wait(KILL_DEADLINE):

@@ -16,7 +16,7 @@ def test_ascii_head_and_tail_are_exact(pieces: list[bytes], limit: int) -> None:
     bounded = BoundedText(limit)
     for piece in pieces:
         bounded.add(piece)
-    captured = bounded.captured()
+    captured = bounded.take()
     assert captured.total_bytes == len(whole)
     if len(whole) <= limit:
         assert captured.text == whole.decode() and not captured.truncated
@@ -34,7 +34,7 @@ def test_no_character_is_damaged_by_the_cut(text: str, limit: int, size: int) ->
     bounded = BoundedText(limit)
     for at in range(0, len(data), size):
         bounded.add(data[at : at + size])
-    captured = bounded.captured()
+    captured = bounded.take()
     head, marker, tail = captured.text.partition(f"\n[... {captured.dropped_bytes} bytes dropped ...]\n")
     if captured.truncated:
         assert marker and text.startswith(head) and text.endswith(tail)
@@ -52,7 +52,7 @@ def test_memory_is_bounded_for_tiny_and_for_large_pieces() -> None:
         used, peak = tracemalloc.get_traced_memory()
         tracemalloc.stop()
         assert used < 200_000 and peak < 400_000
-        assert bounded.captured().total_bytes == size * count
+        assert bounded.take().total_bytes == size * count
 
 
 @given(st.binary(max_size=60), st.lists(st.integers(0, 60), max_size=8))
