@@ -18,7 +18,7 @@ import zmq
 from ipykernel.kernelapp import IPKernelApp
 from jupyter_core.paths import jupyter_config_path
 from traitlets import Type, Unicode, default
-from traitlets.config.loader import Config, ConfigFileNotFound
+from traitlets.config import Application
 
 from agently_kernel import __version__
 from agently_kernel.kernel import AgentlyKernel
@@ -36,25 +36,21 @@ class AgentlyKernelApp(IPKernelApp):
     description = "Agently (sandboxed): a Jupyter kernel that runs every cell in a sandbox."
     kernel_class = Type(AgentlyKernel, klass="ipykernel.kernelbase.Kernel")
     classes = (AgentlyKernel, *IPKernelApp.classes[3:])
+    raise_config_file_errors = True
     config_fault = ""
 
-    @default("config_file_name")
-    def _config_file_name_default(self) -> str:
-        return CONFIG_NAME + ".py"
-
     def load_config_file(self, suppress_errors: bool | None = None) -> None:
-        """Load the user's settings; what cannot be read is kept as a sentence for the first cell, never a dead kernel."""
-        paths = list(reversed(jupyter_config_path()))
+        """Load the user's settings; one that cannot be read becomes a sentence for the first cell."""
         try:
-            for config in self._load_config_files(CONFIG_NAME, path=paths, log=self.log, raise_config_file_errors=True):
-                self.update_config(config)
-        except ConfigFileNotFound:
-            return
+            Application.load_config_file(self, CONFIG_NAME, path=jupyter_config_path())
         except Exception as error:
-            self.config_fault = f"{CONFIG_NAME}.py cannot be read ({type(error).__name__}: {error}). Correct or remove it."
-            self.config = Config()
-        # what was said on the command line wins over the files
-        self.update_config(self.cli_config)
+            self.config_fault = (
+                f"{CONFIG_NAME}.py cannot be read ({type(error).__name__}: {error}). Correct or remove it, then restart."
+            )
+
+    @default("profile_dir")
+    def _profile_dir_default(self) -> None:
+        return None
 
     def init_profile_dir(self) -> None:
         """No profile: the outer process has no IPython."""

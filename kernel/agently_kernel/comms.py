@@ -48,6 +48,6 @@ class CommRelay:
         """Return the open comms as comm_info_reply lists them, all or those of one target."""
         return {
             comm_id: {"target_name": target}
-            for comm_id, target in self._outputs.comms().items()
+            for comm_id, target in self._outputs.open_comms().items()
             if target_name in (None, target)
         }

@@ -161,6 +161,8 @@ class Publisher:
             return
         output.finished = True
         self._send_tail(output)
+        # what threads of a finished cell still print has a small budget of its own, with the log behind it and no tail
+        output.head_left, output.tail_most = min(64 * 1024, self._budget // 2), 0
         self._drain()
         await self._empty.wait()
 
@@ -327,18 +329,15 @@ class Publisher:
             name, first = tail[0]
             tail[0] = (name, first[min(len(first), excess) :])
             kept = sum(size_of(text) for _, text in tail)
+        where = f" They are in {output.log.label}." if output.log is not None and output.log.label else ""
         lines = output.overflow_lines - sum(text.count("\n") for _, text in tail)
         dropped = output.overflow_bytes - kept
         if dropped > 0:
-            where = f" They are in {output.log.label}." if output.log is not None else ""
             self.note(output.cell, f"{dropped:,} bytes in {lines:,} lines are not shown here.{where}")
         for name, text in tail:
             self._put(output, name, text)
         output.tail.clear()
         output.tail_size = output.overflow_bytes = output.overflow_lines = 0
-        # what threads of a finished cell still print has a small budget of its own, again with a log behind it
-        output.head_left = min(64 * 1024, self._budget // 2)
-        output.tail_most = 0
         self._release_log(output)
 
     @staticmethod

@@ -31,7 +31,7 @@ from agently_kernel.outputs import OutputFilter, OutputPolicy
 from agently_kernel.panel_actions import PanelActions
 from agently_kernel.panel_link import PanelLink
 from agently_kernel.policy import PolicyApproval
-from agently_kernel.prompts import InputBox
+from agently_kernel.prompts import InputBox, guest_prompt
 from agently_kernel.screen import Screen
 from agently_kernel.session_sandbox import SessionSandbox
 from agently_kernel.settings import SECTION, KernelSettings, read_settings
@@ -128,7 +128,7 @@ class AgentlyKernel(Kernel):
         self.approval = PolicyApproval()
         self.approval.set_channel(self.broker.handle)
         self.panel = PanelLink(
-            self, self.broker, PanelActions(self), self.settings, session_id=self.session_id, host="agently",
+            self, self.broker, PanelActions(self), self.settings, session_id=self.session_id,
             product_version=__version__, started_at=time.time(), status="starting",
         )
         self.broker.listen(self.panel.question)
@@ -373,8 +373,8 @@ class AgentlyKernel(Kernel):
 
         async def ask(prompt: str, password: bool) -> str:
             return await self.input_box.ask(
-                self.filter.prompt(prompt), password=password, parent=running.parent, ident=running.ident, from_guest=True,
-                before=self.publisher.flush,
+                guest_prompt(self.filter.prompt(prompt)), password=password, parent=running.parent, ident=running.ident,
+                from_guest=True, before=self.publisher.flush,
             )
 
         return ask

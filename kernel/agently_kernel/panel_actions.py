@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agently_kernel.cells import save_outputs
+from agently_kernel.contract.approval import ApprovalRequest
 from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
 from agently_kernel.contract.workspace import CollectedOutput
 
 if TYPE_CHECKING:
     from agently_kernel.kernel import AgentlyKernel
-    from agently_kernel.panel_schema import GrantView
 
 
 class PanelActions:
@@ -54,9 +54,9 @@ class PanelActions:
                 raise WorkspaceError(f"{where} could not be written: {error.strerror or error}") from error
 
         await kernel.on_main(save(), kernel.settings.approval_timeout + 30.0)
-        return f"Saved as {where}."
+        return where
 
-    async def revoke(self, grant: GrantView) -> None:
+    async def revoke(self, grant: ApprovalRequest) -> None:
         """Forget a remembered approval; what it allowed needs a new one from now on."""
         kernel = self._kernel
 

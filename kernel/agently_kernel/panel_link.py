@@ -130,7 +130,7 @@ class PanelLink:
         if event == "opened":
             self._tell("approval_asked", request)
         else:
-            self._tell("approval_changed")
+            self._tell("approval_closed", request.request_id)
 
     def decided(self, request: ApprovalRequest, decision: ApprovalDecision) -> None:
         """A gate was decided (a listener of the policy)."""

@@ -17,7 +17,7 @@ from agently_kernel.contract.outputs import (
     StreamOutput,
 )
 from agently_kernel.iopub import MAX_CELLS, Publisher
-from agently_kernel.outputs import OutputFilter, Withheld
+from agently_kernel.outputs import OutputFilter, StreamFilter, Withheld
 
 log = logging.getLogger("agently_kernel.screen")
 
@@ -54,6 +54,7 @@ class Screen:
         self._outputs = outputs
         self._observe_text = observe_text
         self._observe_withheld = observe_withheld
+        self._filters: OrderedDict[tuple[str, str], StreamFilter] = OrderedDict()
         self._counts: OrderedDict[str, int | None] = OrderedDict()
 
     def begin(self, cell: str, parent: Mapping[str, Any], count: int | None) -> None:
@@ -65,8 +66,10 @@ class Screen:
 
     async def finish(self, cell: str) -> None:
         """Return when everything that *cell* has shown is on its way."""
-        for name, held in self._outputs.close_cell(cell).items():
-            self._text(cell, name, held)
+        for name in ("stdout", "stderr"):
+            stream = self._filters.pop((cell, name), None)
+            if stream is not None:
+                self._text(cell, name, stream.flush())
         await self._publisher.finish(cell)
 
     def __call__(self, event: OutputEvent) -> None:
@@ -79,7 +82,13 @@ class Screen:
 
     def _take(self, event: OutputEvent) -> None:
         if isinstance(event, StreamOutput):
-            self._text(event.cell, event.name, self._outputs.stream(event.cell, event.name, event.text))
+            key = (event.cell, event.name)
+            stream = self._filters.get(key)
+            if stream is None:
+                stream = self._filters[key] = StreamFilter()
+                while len(self._filters) > 2 * MAX_CELLS:
+                    self._filters.popitem(last=False)
+            self._text(event.cell, event.name, stream.feed(event.text))
         elif isinstance(event, DisplayOutput):
             self._display(event)
         elif isinstance(event, ErrorOutput):

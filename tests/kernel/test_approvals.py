@@ -1,0 +1,122 @@
+"""Questions and answers: channels, nonce and digest, the five ends, the input box."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import time
+
+import pytest
+from agently_kernel.approvals import PROMPT_MARK, ApprovalBroker
+from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
+from agently_kernel.policy import PolicyApproval
+from agently_kernel.policy_text import build_request
+
+
+def question(timeout: float | None = 30.0) -> ApprovalRequest:
+    return build_request("network", "pypi.org", timeout=timeout, session_id="s")
+
+
+async def test_nobody_there_is_said_at_once() -> None:
+    started = time.monotonic()
+    assert await ApprovalBroker().handle(question()) is ApprovalOutcome.NO_CHANNEL
+    assert time.monotonic() - started < 0.5
+
+
+async def test_a_panels_answer_needs_nonce_and_digest_and_the_first_wins() -> None:
+    broker = ApprovalBroker(panel_attached=lambda: True)
+    seen: list[tuple[str, ApprovalOutcome | None, str]] = []
+    broker.listen(lambda event, request, outcome, by: seen.append((event, outcome, by)))
+    request = question()
+    waiting = asyncio.create_task(broker.handle(request))
+    await asyncio.sleep(0)
+    assert broker.pending() == (request,)
+    yes, no = ApprovalOutcome.APPROVED_ONCE, ApprovalOutcome.DENIED
+    assert not broker.answer(request.request_id, "wrong", request.digest(), yes)
+    assert not broker.answer(request.request_id, request.nonce, "sha256:other", yes)
+    assert not broker.answer("other", request.nonce, request.digest(), yes)
+    assert not broker.answer(request.request_id, request.nonce, request.digest(), ApprovalOutcome.TIMED_OUT)
+    assert broker.answer(request.request_id, request.nonce, request.digest(), no)
+    assert not broker.answer(request.request_id, request.nonce, request.digest(), yes)
+    assert await waiting is no
+    assert broker.pending() == ()
+    assert seen == [("opened", None, ""), ("closed", no, "panel")]
+
+
+async def test_an_answer_from_another_thread_arrives() -> None:
+    broker = ApprovalBroker(panel_attached=lambda: True)
+    request = question()
+    waiting = asyncio.create_task(broker.handle(request))
+    await asyncio.sleep(0)
+    session = ApprovalOutcome.APPROVED_SESSION
+    assert await asyncio.to_thread(broker.answer, request.request_id, request.nonce, request.digest(), session)
+    assert await asyncio.wait_for(waiting, 5) is session
+
+
+async def test_an_answer_after_the_deadline_does_not_count() -> None:
+    broker = ApprovalBroker(panel_attached=lambda: True)
+    request = question(timeout=0.01)
+    waiting = asyncio.create_task(broker.handle(request))
+    await asyncio.sleep(0.05)
+    assert not broker.answer(request.request_id, request.nonce, request.digest(), ApprovalOutcome.APPROVED_ONCE)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+
+
+async def test_stop_withdraws_what_is_asked() -> None:
+    broker = ApprovalBroker(panel_attached=lambda: True)
+    waiting = asyncio.create_task(broker.handle(question()))
+    await asyncio.sleep(0)
+    broker.cancel_all()
+    assert await waiting is ApprovalOutcome.CANCELLED
+
+
+async def test_through_the_policy_silence_is_timed_out_and_a_yes_for_the_session_is_remembered() -> None:
+    broker = ApprovalBroker(panel_attached=lambda: True)
+    approval = PolicyApproval()
+    approval.set_channel(broker.handle)
+    decision = await approval.ask(question(), timeout=0.05)
+    assert decision.outcome is ApprovalOutcome.TIMED_OUT
+    request = question()
+    asking = asyncio.create_task(approval.ask(request, timeout=5))
+    while not broker.pending():
+        await asyncio.sleep(0.01)
+    broker.answer(request.request_id, request.nonce, request.digest(), ApprovalOutcome.APPROVED_SESSION)
+    assert (await asking).outcome is ApprovalOutcome.APPROVED_SESSION
+    assert approval.remembered("s") == (("s", "network", "pypi.org"),)
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        ("allow {code}", ApprovalOutcome.APPROVED_ONCE),
+        ("  allow   {code} ", ApprovalOutcome.APPROVED_ONCE),
+        ("allow session {code}", ApprovalOutcome.APPROVED_SESSION),
+        ("allow", ApprovalOutcome.DENIED),
+        ("y", ApprovalOutcome.DENIED),
+        ("{code}", ApprovalOutcome.DENIED),
+        ("allow 0000", ApprovalOutcome.DENIED),
+        ("", ApprovalOutcome.DENIED),
+    ],
+)
+async def test_the_input_box_wants_word_and_code(answer: str, outcome: ApprovalOutcome) -> None:
+    prompts: list[str] = []
+
+    async def box(prompt: str, password: bool) -> str:
+        prompts.append(prompt)
+        found = re.search(r"'allow (\d{4})'", prompt)
+        assert found is not None
+        return answer.format(code=found.group(1))
+
+    broker = ApprovalBroker(input_box=lambda: box)
+    assert await broker.handle(question()) is outcome
+    assert prompts[0].startswith(PROMPT_MARK)
+    assert "pypi.org" in prompts[0]
+
+
+async def test_an_input_box_that_fails_is_no_channel() -> None:
+    async def box(prompt: str, password: bool) -> str:
+        raise EOFError
+
+    assert await ApprovalBroker(input_box=lambda: box).handle(question()) is ApprovalOutcome.NO_CHANNEL
