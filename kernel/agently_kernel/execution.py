@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionRequest
+from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.errors import (
     AgentlyKernelError,
     ApprovalDenied,
@@ -269,6 +269,7 @@ class CodeExecution:
         once = requirement.scope == "action_call"
         if once:
             changes["language"] = bundle.language
+            changes["resident"] = bundle.form is ExecutionForm.SESSION
             changes["toolchains"] = bundle.toolchains or requirement.toolchains
             changes["reuse_key"] = run.execution_id  # never shared, not even with a run of the same owner
         handle = await self.manager.async_ensure(requirement.model_copy(update=changes), hold=not once)

@@ -110,7 +110,7 @@ def toolchain_problem(
         remedy = f"provide {need.describe()} where the code runs, or choose a provider that has it"
         if fact is None or not fact.available:
             return Problem(
-                "toolchain", need.describe(), f"{need.tool} is not there (wanted: {need.describe()})", remedy
+                "toolchain", need.describe(), f"{need.tool} was not found there (wanted: {need.describe()})", remedy
             )
         limit = need.exact_version or need.minimum_version
         if limit is None:

@@ -105,6 +105,7 @@ class ExecutionResourceRequirement(Frozen):
     policy: ExecutionResourcePolicy = ExecutionResourcePolicy()
     approval_required: bool = False
     reuse_key: str | None = Field(default=None, repr=False)
+    resident: bool = Field(default=True, description="False: only argv plans will run; no interpreter need be started")
 
     @field_validator("provider_candidates", mode="before")
     @classmethod
@@ -123,7 +124,7 @@ class ExecutionResourceRequirement(Frozen):
             "reuse_key": self.reuse_key, "kind": self.kind, "scope": self.scope, "owner": self.owner_id,
             "resource_key": self.resource_key, "provider": self.provider_id,
             "candidates": [[c.provider_id, thaw(c.config)] for c in self.provider_candidates],
-            "language": self.language, "toolchains": [t.describe() for t in self.toolchains],
+            "language": self.language, "resident": self.resident, "toolchains": [t.describe() for t in self.toolchains],
             "config": thaw(self.config), "policy": self.policy.model_dump(mode="json"),
             "mounts": repr(grant.mounts_key()) if grant else None,
         }
