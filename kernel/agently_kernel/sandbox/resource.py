@@ -144,16 +144,7 @@ class SandboxResource:
 
     @property
     def interrupt_grace(self) -> float:
-        """Seconds from a Stop until the interpreter is ended; may be set at any time, for later stops."""
-        return self._grace
-
-    @interrupt_grace.setter
-    def interrupt_grace(self, seconds: float) -> None:
-        self._grace = seconds
-
-    @property
-    def interrupt_grace(self) -> float:
-        """Seconds from a Stop, or the time limit, to the kill of an interpreter that goes on."""
+        """Seconds from a Stop, or the time limit, to the kill of an interpreter that goes on; may be set at any time."""
         return self._stops.grace
 
     @interrupt_grace.setter

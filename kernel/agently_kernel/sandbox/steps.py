@@ -83,14 +83,12 @@ class PlanRun(Activity):
         self._current = (step_id, future)
         self._known.add(step_id)
         started = time.monotonic()
-        try:
-            await self._session.send({**self._message(step), "step": step_id}, stdin)
-            waits: set[asyncio.Future[Any]] = {future, self.finished}
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-            frame = future.result() if future.done() else None
-        finally:
-            self._current = None
-            self.flush()
+        await self._session.send({**self._message(step), "step": step_id}, stdin)
+        waits: set[asyncio.Future[Any]] = {future, self.finished}
+        await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)  # when cancelled here the step stays current
+        frame = future.result() if future.done() else None
+        self._current = None
+        self.flush()
         if frame is not None and frame["state"] == "failed":
             reason = frame.get("reason") or "no reason was given"
             self.steps.append(StepResult(role=step.role, argv=step.argv, seconds=time.monotonic() - started))
@@ -103,6 +101,16 @@ class PlanRun(Activity):
         )
         self.steps.append(result)
         return result
+
+    async def kill_step(self, seconds: float) -> bool:
+        """SIGKILL the step that runs, and all it started; return whether it is over within *seconds*."""
+        if self._current is None:
+            return True
+        step, future = self._current
+        await self._session.send({"op": "kill", "what": "step", "step": step})
+        waits: set[asyncio.Future[Any]] = {future, self.finished}
+        done, _ = await asyncio.wait(waits, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        return bool(done)
 
     def on_step(self, header: Mapping[str, Any]) -> None:
         """Take a ``step`` frame. Raises wire.WireError for a step that never was."""

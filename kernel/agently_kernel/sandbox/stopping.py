@@ -82,7 +82,8 @@ class Stops:
     async def begin_and_wait(self, run: Activity) -> None:
         """Stop an execution whose caller has been cancelled, and wait until it is over."""
         self.begin(run, "stopped_by_user")
-        await run.wait(self.grace + 3 * KILL_DEADLINE)
+        if run.ladder is not None:
+            await asyncio.wait({run.ladder}, timeout=self.grace + 3 * KILL_DEADLINE)
 
     def end_sandbox(self, stopper: Stopper) -> None:
         """End the sandbox at once, for this reason."""
@@ -95,13 +96,15 @@ class Stops:
             await self._session.send(header, payload)
 
     async def _climb(self, run: Activity, stopper: Stopper) -> None:
+        done = True
         with contextlib.suppress(SandboxDied):  # it has ended: that is what was wanted
             if isinstance(run, CellRun):
                 done = await self._stop_cell(run, stopper)
-            else:
-                done = await self._stop_plan(run)
-            if not done:
-                self.end_sandbox(stopper)
+            elif isinstance(run, PlanRun):
+                self._session.resume()
+                done = await run.kill_step(KILL_DEADLINE)
+        if not done:
+            self.end_sandbox(stopper)
 
     async def _stop_cell(self, run: CellRun, stopper: Stopper) -> bool:
         run.drop_input()
@@ -120,11 +123,3 @@ class Stops:
             return True
         run.notice("The interpreter could not be ended; the whole sandbox is being ended.")
         return False
-
-    async def _stop_plan(self, run: Activity) -> bool:
-        step = run.current_step if isinstance(run, PlanRun) else None
-        if step is None:
-            return True  # between two steps: the plan sees that it is stopped
-        self._session.resume()
-        await self._session.send({"op": "kill", "what": "step", "step": step})
-        return await run.wait(KILL_DEADLINE)
