@@ -24,6 +24,7 @@ _NAMES = {
     ExecutionStatus.TIMED_OUT: "CellTimedOut",
     ExecutionStatus.CANCELLED: "KeyboardInterrupt",
     ExecutionStatus.BLOCKED: "ExecutionBlocked",
+    ExecutionStatus.DIED: "SandboxDied",
     ExecutionStatus.ERROR: "CodeExecutionError",
 }
 INTERRUPTED = "The cell was stopped before it ran in the sandbox."
@@ -129,18 +130,18 @@ class CellRunner:
             if expressions:
                 reply["user_expressions"] = kernel.filter.user_expressions(expressions)
             return reply
-        guest_error = result.error if result.status is ExecutionStatus.ERROR and not result.message else None
-        if guest_error is not None:
-            # the guest has shown its error itself; the reply repeats it, cleaned the same way
+        error = result.error or {}
+        if result.death is None and error and "code" not in error:
+            # the guest has shown its exception itself; the reply repeats it, cleaned the same way
             shown = kernel.filter.error(
-                str(guest_error.get("ename", "")), str(guest_error.get("evalue", "")),
-                tuple(map(str, guest_error.get("traceback") or ())),
+                str(error.get("ename", "")), str(error.get("evalue", "")),
+                tuple(map(str, error.get("traceback") or ())),
             )
             content = {"ename": shown.ename, "evalue": shown.evalue, "traceback": list(shown.traceback)}
-        elif result.status is ExecutionStatus.DIED:
-            content = self.show_error(cell, death_name(result), result.message)
+            if result.status is ExecutionStatus.TIMED_OUT:
+                kernel.screen.note(cell, result.message)
         else:
-            name = str((result.error or {}).get("ename") or _NAMES[result.status])
+            name = death_name(result) if result.death is not None else str(error.get("ename") or _NAMES[result.status])
             content = self.show_error(cell, name, result.message)
         return {**reply, "status": "error", **content}
 
