@@ -46,6 +46,7 @@ class Resident:
         self.info: Mapping[str, Any] = {}
         self.last_death: DeathCause | None = None
         self.start_failure = ""
+        self._first_words = bytearray()
 
     async def start(self) -> None:
         """Ask for a new interpreter unless one lives; does not wait until it is ready. Raises SandboxDied."""
@@ -54,6 +55,7 @@ class Resident:
         self.generation += 1
         self._stopper = self._violation = None
         self.start_failure = ""
+        self._first_words.clear()
         self._set("starting")
         await self._session.send({"op": "start", "generation": self.generation})
 
@@ -86,11 +88,17 @@ class Resident:
                 )
         if self.state != "ready":
             raise SandboxError(
-                f"The interpreter did not start: {self.start_failure or 'it ended at once'} "
-                f"{self._session.diagnostics.strip()[-1500:]}".strip(),
+                f"The interpreter did not start: {self.start_failure or 'it ended at once.'} "
+                f"{self._first_words.decode('utf-8', 'replace').strip()}".strip(),
                 code="sandbox.interpreter_failed",
             )
         return True
+
+    def note_output(self, data: bytes) -> None:
+        """Take what is written before any cell runs: when the start fails, it says why."""
+        if self.state == "starting":
+            self._first_words += data
+            del self._first_words[:-2000]
 
     async def kill(self, stopper: Stopper | None, timeout: float = 2.0) -> bool:
         """SIGKILL the interpreter and all it started; return whether its end was reported within *timeout* seconds."""
@@ -145,7 +153,8 @@ class Resident:
                 which = _LIMIT_KINDS[explained.kind] + (f" ({explained.limit})" if explained.limit else "")
                 text = f"The interpreter was ended because the sandbox reached its {which}. {LOST_VARIABLES}"
                 death = explained.model_copy(update={"what": "interpreter", "message": text})
-        self.start_failure = str(header.get("reason") or death.message)[:1000]
+        ended = f"it was ended by {death.signal}" if death.signal else f"it ended with exit code {code}"
+        self.start_failure = str(header.get("reason") or f"{ended}.")[:1000]
         self.last_death = death
         was_ready = self.state == "ready"
         self._set("exited")

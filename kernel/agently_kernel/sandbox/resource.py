@@ -426,6 +426,8 @@ class SandboxResource:
     # -- frames --------------------------------------------------------------------------------------------------
 
     def _on_frame(self, op: str, header: dict[str, Any], payload: bytes) -> Awaitable[None] | None:
+        if op == "stream":
+            self._resident.note_output(payload)
         if op in _OUTPUT_OPS:
             return self._router.handle(op, header, payload)
         if op == "busy":

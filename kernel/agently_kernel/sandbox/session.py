@@ -115,7 +115,8 @@ class GuestSession:
 
     def pause(self) -> None:
         """Stop reading frames, so that the guest feels the back-pressure; :meth:`resume` goes on."""
-        self._flowing.clear()
+        if self.alive:  # what a dead guest has left is read to its end
+            self._flowing.clear()
 
     def resume(self) -> None:
         """Read frames again."""

@@ -151,7 +151,7 @@ class Harness:
     async def open(self, script: str | None = None, **options: Any) -> SandboxResource:
         """Open a resource; ``script`` is the body of a scripted guest."""
         self.sandbox = PlainSandbox(self.folder, self.guest, script)
-        mode = options.pop("mode", "plain")
+        mode = options.pop("mode", "auto")
         env = {"PATH": os.environ["PATH"], "HOME": str(self.folder)}
         boot = BootConfig(
             seccomp=SeccompBoot(enabled=False),

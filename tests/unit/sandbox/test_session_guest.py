@@ -161,7 +161,7 @@ async def test_input_and_its_interrupt(harness: Harness) -> None:
 async def test_requests_to_the_interpreter(harness: Harness) -> None:
     await harness.open()
     await harness.run("interesting_name = 1")
-    reply = await harness.resource.request("complete", "interesting_na", cursor_pos=14)
+    reply = await harness.resource.request("complete", "interesting_na", cursor_pos=14, timeout=30)
     assert reply["status"] == "ok" and "interesting_name" in reply["matches"]
     assert (await harness.resource.request("is_complete", "for i in range(3):"))["status"] == "incomplete"
     assert (await harness.resource.request("inspect", "len", cursor_pos=3))["found"] is True

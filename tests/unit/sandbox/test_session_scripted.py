@@ -9,7 +9,13 @@ import time
 import pytest
 from sandbox_support import Harness, until
 
-from agently_kernel.contract.errors import GrantError, MaterializationError, SandboxDied, SandboxLaunchError
+from agently_kernel.contract.errors import (
+    GrantError,
+    MaterializationError,
+    SandboxDied,
+    SandboxError,
+    SandboxLaunchError,
+)
 from agently_kernel.contract.outputs import (
     ClearOutput,
     CommOutput,
@@ -65,7 +71,8 @@ async def test_an_error_is_reported_with_its_content(harness: Harness) -> None:
     await harness.open(
         HONEST.replace("done(", "done(status='error', cell=")
         % """
-        send("error", json.dumps({"ename": "E", "evalue": "v", "traceback": ["t1", "t2"]}).encode(), cell=header["cell"])
+        error = {"ename": "E", "evalue": "v", "traceback": ["t1", "t2"]}
+        send("error", json.dumps(error).encode(), cell=header["cell"])
     """
     )
     result = await harness.run("1", cell="c1")
@@ -306,6 +313,24 @@ receive()
         )
     ]
     assert harness.resource.last_death is not None and harness.resource.last_death.exit_code == 3
+
+
+async def test_an_interpreter_that_does_not_start_says_why(harness: Harness) -> None:
+    await harness.open("""
+boot()
+for generation in (1, 2):
+    assert receive()[0]["op"] == "start"
+    send("interpreter", generation=generation, state="started", pid=2)
+    send("stream", b"ImportError: no", name="stderr")
+    send("interpreter", generation=generation, state="exited", exit_code=3)
+receive()
+""")
+    result = await harness.run("1")
+    assert (result.status, result.death) == (ExecutionStatus.ERROR, None)
+    assert result.message == "The interpreter did not start: it ended with exit code 3. ImportError: no"
+    with pytest.raises(SandboxError, match="did not start"):
+        await harness.resource.ready()
+    assert harness.resource.healthy
 
 
 async def test_the_mechanism_explains_a_killed_interpreter(harness: Harness) -> None:
