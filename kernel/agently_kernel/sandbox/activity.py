@@ -5,19 +5,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionBundle
 from agently_kernel.contract.isolation import SandboxFacts
 from agently_kernel.contract.outputs import NoticeOutput, OutputEvent, OutputSink, StreamOutput
 from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus, StepResult
+from agently_kernel.guest import wire
 from agently_kernel.sandbox.bounds import BoundedText, StreamDecoders
 from agently_kernel.sandbox.deaths import Stopper
+from agently_kernel.sandbox.payloads import decode_json, json_object
 
 log = logging.getLogger(__name__)
 
 InputHandler = Callable[[str, bool], Awaitable[str]]
+Send = Callable[[Mapping[str, Any], bytes], Awaitable[None]]
+NO_INPUT = "input() is not available here"
 StreamName = Literal["stdout", "stderr"]
 
 
@@ -113,7 +117,6 @@ class CellRun(Activity):
         self.input_handler = input_handler
         self.input_task: asyncio.Task[None] | None = None
         self.sent = False
-        self.busy = False
         self.ok = False
         self.error: dict[str, Any] | None = None
         self.reply: dict[str, Any] = {}
@@ -123,6 +126,36 @@ class CellRun(Activity):
         if self.input_task is not None:
             self.input_task.cancel()
             self.input_task = None
+
+    async def take_done(self, ok: bool, payload: bytes) -> None:
+        """Take the ``done`` frame. Raises wire.WireError for content of the wrong shape."""
+        content = json_object(await decode_json(payload or b"{}"), "the end of a cell")
+        json_object(content.get("user_expressions") or {}, "user_expressions")
+        if not isinstance(content.get("payload") or [], list):
+            raise wire.WireError("the payload of a cell is not a list")
+        self.reply, self.ok = content, ok
+        self.finish()
+
+    def take_input(self, header: Mapping[str, Any], send: Send) -> Coroutine[Any, Any, None] | str:
+        """Take an ``input`` frame: return the work that gets and sends the answer, or why there will be none."""
+        if self.input_handler is None:
+            return NO_INPUT
+        if self.stopper is not None:
+            return "the cell was stopped"
+        if self.input_task is not None and not self.input_task.done():
+            return "another input() of this cell is waiting"
+        return self._answer(self.input_handler, header["prompt"], header["password"], send)
+
+    async def _answer(self, handler: InputHandler, prompt: str, password: bool, send: Send) -> None:
+        try:
+            line = (await handler(prompt, password)).encode("utf-8", "replace")
+            most = wire.TO_INTERPRETER["input_reply"].payload
+            if len(line) > most:
+                raise ValueError(f"the answer is longer than {most} bytes")
+        except Exception as error:
+            await send({"op": "input_refused", "cell": self.cell, "reason": str(error)[:1000]}, b"")
+        else:
+            await send({"op": "input_reply", "cell": self.cell}, line)
 
     def outcome(self, timeout: float | None) -> tuple[ExecutionStatus, str]:
         """Return status and sentence of a cell that has ended."""

@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from agently_kernel.contract.errors import SandboxError
 from agently_kernel.guest import wire
+from agently_kernel.sandbox.payloads import decode_json, json_object
 from agently_kernel.sandbox.resident import Resident
-from agently_kernel.sandbox.router import decode_json, json_object
 from agently_kernel.sandbox.session import GuestSession
 
 RequestOp = Literal["complete", "inspect", "is_complete", "history"]

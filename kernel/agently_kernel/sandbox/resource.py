@@ -16,14 +16,14 @@ from agently_kernel.contract.protocols import Sandbox
 from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus
 from agently_kernel.contract.workspace import SANDBOX_PATHS, MaterializationManifest, TaskWorkspaceAccessGrant
 from agently_kernel.guest import wire
-from agently_kernel.sandbox.activity import Activity, CellRun, InputHandler
+from agently_kernel.sandbox.activity import NO_INPUT, Activity, CellRun, InputHandler
 from agently_kernel.sandbox.binding import execute_header, path_inside, verify_binding
 from agently_kernel.sandbox.boot import BootPlan, boot_guest, check_tools
 from agently_kernel.sandbox.deaths import Stopper, sandbox_death
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
 from agently_kernel.sandbox.questions import CommKind, RequestOp, ask, comm_frame, empty_reply
 from agently_kernel.sandbox.resident import Resident
-from agently_kernel.sandbox.router import OutputRouter, decode_json, json_object
+from agently_kernel.sandbox.router import OutputRouter
 from agently_kernel.sandbox.session import GuestSession, SessionEnd
 from agently_kernel.sandbox.source import GuestOutputSource
 from agently_kernel.sandbox.steps import PlanRun
@@ -144,7 +144,7 @@ class SandboxResource:
 
     @property
     def interrupt_grace(self) -> float:
-        """Seconds from a Stop, or the time limit, to the kill of an interpreter that goes on; may be set at any time."""
+        """Seconds from a Stop or a time limit to the kill of an interpreter that goes on; may be set at any time."""
         return self._stops.grace
 
     @interrupt_grace.setter
@@ -240,7 +240,8 @@ class SandboxResource:
         if self._closing is not None:
             raise SandboxDied("The sandbox has been closed.")
         if self._death is not None:
-            raise SandboxDied(self._death.message, details={"cause": self._death, "lost": "sandbox"})
+            details = {"cause": self._death.model_dump(mode="json"), "lost": "sandbox"}
+            raise SandboxDied(self._death.message, details=details)
         if not self._live.alive:
             raise self._live.died()
 
@@ -334,7 +335,7 @@ class SandboxResource:
             return False
         if run.stopper is None:
             self._stops.begin(run, "stopped_by_user")
-        elif isinstance(run, CellRun) and run.busy:
+        elif isinstance(run, CellRun) and run.sent:
             self._tasks.add(self._stops.send_quietly({"op": "interrupt"}))
         return True
 
@@ -431,15 +432,13 @@ class SandboxResource:
         if op in _OUTPUT_OPS:
             return self._router.handle(op, header, payload)
         if op == "busy":
-            self._on_busy(header)
-            return None
+            return None  # for init, which lets a Stop wait until the cell has begun
         if op == "done":
             return self._on_done(header, payload)
         if op == "interpreter":
             return self._resident.on_interpreter(header)
         if op == "input":
-            self._on_input(header)
-            return None
+            return self._on_input(header)
         if op == "violation":
             self._resident.on_violation(header["reason"])
             return None
@@ -454,50 +453,20 @@ class SandboxResource:
         run = self._router.active
         return run if isinstance(run, CellRun) and run.sent and header["cell"] == run.cell else None
 
-    def _on_busy(self, header: Mapping[str, Any]) -> None:
-        run = self._running(header)
-        if run is not None:
-            run.busy = True
-            if run.stopper is not None:  # stopped before the guest had begun: init let that interrupt pass
-                self._tasks.add(self._stops.send_quietly({"op": "interrupt"}))
-
     async def _on_done(self, header: Mapping[str, Any], payload: bytes) -> None:
         run = self._running(header)
-        if run is None:
-            return  # a cell that is over, or a forgery: it changes nothing
-        content = json_object(await decode_json(payload or b"{}"), "the end of a cell")
-        json_object(content.get("user_expressions") or {}, "user_expressions")
-        if not isinstance(content.get("payload") or [], list):
-            raise wire.WireError("the payload of a cell is not a list")
-        run.reply = content
-        run.ok = header["status"] == "ok"
-        run.finish()
-        self._end_activity(run)  # at once: what follows in the same read is late output
+        if run is not None:  # else of a cell that is over, or a forgery: it changes nothing
+            await run.take_done(header["status"] == "ok", payload)
+            self._end_activity(run)  # at once: what follows in the same read is late output
 
-    def _on_input(self, header: Mapping[str, Any]) -> None:
+    def _on_input(self, header: Mapping[str, Any]) -> Awaitable[None] | None:
         run = self._running(header)
-        if run is None or run.input_handler is None:
-            reason = "input() is not available here"
-        elif run.stopper is not None:
-            reason = "the cell was stopped"
-        elif run.input_task is not None and not run.input_task.done():
-            reason = "another input() of this cell is waiting"
-        else:
-            answer = self._answer_input(run, run.input_handler, header["prompt"], header["password"])
+        answer = run.take_input(header, self._stops.send_quietly) if run is not None else NO_INPUT
+        if isinstance(answer, str):
+            return self._stops.send_quietly({"op": "input_refused", "cell": header["cell"], "reason": answer})
+        if run is not None:
             run.input_task = self._tasks.add(answer)
-            return
-        self._tasks.add(self._stops.send_quietly({"op": "input_refused", "cell": header["cell"], "reason": reason}))
-
-    async def _answer_input(self, run: CellRun, handler: InputHandler, prompt: str, password: bool) -> None:
-        try:
-            line = (await handler(prompt, password)).encode("utf-8", "replace")
-            most = wire.TO_INTERPRETER["input_reply"].payload
-            if len(line) > most:
-                raise SandboxError(f"the answer is longer than {most} bytes")
-        except Exception as error:
-            await self._stops.send_quietly({"op": "input_refused", "cell": run.cell, "reason": str(error)[:1000]})
-        else:
-            await self._stops.send_quietly({"op": "input_reply", "cell": run.cell}, line)
+        return None
 
     # -- the end -------------------------------------------------------------------------------------------------
 

@@ -23,25 +23,11 @@ from agently_kernel.contract.outputs import (
 from agently_kernel.guest import wire
 from agently_kernel.sandbox.activity import Activity, CellRun, deliver
 from agently_kernel.sandbox.bounds import StreamDecoders
-from agently_kernel.sandbox.session import BIG_JSON
+from agently_kernel.sandbox.payloads import BIG_JSON, json_object
 from agently_kernel.sandbox.steps import PlanRun
 
 KNOWN_CELLS = 10_000
 MAX_TRACEBACK_LINES = 10_000
-
-
-async def decode_json(payload: bytes) -> Any:
-    """Decode hostile JSON; what is big is decoded in a thread, so that the event loop goes on. Raises WireError."""
-    if len(payload) > BIG_JSON:
-        return await asyncio.to_thread(wire.loads, payload)
-    return wire.loads(payload)
-
-
-def json_object(value: Any, what: str) -> dict[str, Any]:
-    """Return *value* when it is a JSON object. Raises WireError naming *what* otherwise."""
-    if not isinstance(value, dict):
-        raise wire.WireError(f"{what} is not an object")
-    return value
 
 
 class OutputRouter:

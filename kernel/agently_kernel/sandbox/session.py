@@ -26,7 +26,6 @@ READ_SIZE = 256 * 1024
 SLICE_FRAMES = 256
 SLICE_SECONDS = 0.005
 STDERR_KEPT = 64 * 1024
-BIG_JSON = 256 * 1024
 WRITE_BUFFER = 256 * 1024
 
 _ANSWERS = frozenset(("reply", "file", "listing", "stored", "tools", "pong"))
