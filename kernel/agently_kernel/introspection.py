@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Protocol
 
@@ -13,6 +14,7 @@ DEADLINES: Mapping[str, float] = {"complete": 8.0, "inspect": 5.0, "is_complete"
 """Seconds a guest has for each kind of question: hooks of hostile objects may never return."""
 MAX_MATCHES = 5000
 MAX_TEXT = 4096
+log = logging.getLogger("agently_kernel.introspection")
 _COMPLETION_TYPES = "_jupyter_types_experimental"
 
 
@@ -59,6 +61,9 @@ class Introspection:
                 return empty
             reply = await guest.request(kind, code, cursor_pos=at, timeout=DEADLINES[kind], **extra)
         except (AgentlyKernelError, asyncio.TimeoutError):
+            return empty
+        except Exception:
+            log.exception("a %s request could not be put to the guest", kind)
             return empty
         clean = {"complete": self._completion, "inspect": self._inspection, "is_complete": self._completeness}.get(
             kind, self._history

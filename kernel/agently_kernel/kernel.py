@@ -413,7 +413,7 @@ class AgentlyKernel(Kernel):
     async def do_history(self, hist_access_type: str, output: bool, raw: bool, **query: Any) -> dict[str, Any]:
         """Return history of this session, asked of the guest."""
         wanted = {"hist_access_type": hist_access_type, "output": output, "raw": raw, **query}
-        return await self.introspection.ask("history", "", history=wanted)
+        return await self.introspection.ask("history", "", query=wanted)
 
     async def comm_info_request(self, stream: Any, ident: Any, parent: Any) -> None:
         """List the open comms of the guest."""
