@@ -24,6 +24,7 @@ from traitlets.config import Config
 
 from .comms import CommRoom
 from .facade import KernelFacade, announce
+from .kernel_magics import register
 from .services import Outcome, Request, Services
 from .shell import Engine
 from .streams import text_of
@@ -187,6 +188,7 @@ class IPythonEngine(Engine):
         announce(ZMQInteractiveShell)
         self.comms = CommRoom(services)
         shell.kernel.comm_manager = self.comms.manager
+        register(shell)
         self._history: List[Tuple[int, str]] = []
 
     # -- cells ---------------------------------------------------------------------------------------------------------
