@@ -22,7 +22,7 @@ from agently_kernel.contract.errors import AgentlyKernelError, WorkspaceError
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.protocols import ListingOutputSource, OutputSource
 from agently_kernel.contract.workspace import CollectedOutput, CollectionLimits, CollectionReport, RefusedOutput
-from agently_kernel.workspace.readback import BeneathOpener, Found, Refusal, RefusalReason, Signature, walk
+from agently_kernel.workspace.readback import BeneathOpener, Found, Refusal, RefusalReason, Signature, refusal_of, walk
 from agently_kernel.workspace.store import Incoming, WorkspaceStore
 
 CHUNK = 1024**2
@@ -402,14 +402,14 @@ def _copy_bytes(source: int, incoming: Incoming, size: int, check_time: Callable
     digest = hashlib.sha256()
     buffer = memoryview(bytearray(min(CHUNK, size) or 1))
     left = size
-    try:
-        while left > 0:
-            check_time()
+    while left > 0:
+        check_time()
+        try:
             count = os.readv(source, [buffer[: min(len(buffer), left)]])
-            if count == 0:
-                raise Refusal("changed", "it was shortened while it was being read")
-            _write_and_hash(incoming.descriptor, buffer[:count], digest.update)
-            left -= count
-    except BlockingIOError:
-        raise Refusal("not_regular", "it has no bytes to give at once, as a regular file always has") from None
+        except OSError as error:
+            raise refusal_of(error) from error
+        if count == 0:
+            raise Refusal("changed", "it was shortened while it was being read")
+        _write_and_hash(incoming.descriptor, buffer[:count], digest.update)
+        left -= count
     return "sha256:" + digest.hexdigest()

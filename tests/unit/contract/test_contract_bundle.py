@@ -99,20 +99,26 @@ def test_a_bundle_survives_its_own_json():
     assert pickle.loads(pickle.dumps(bundle)) == bundle == copy.deepcopy(bundle)
 
 
-@pytest.mark.parametrize(("changes", "words"), [
-    ({"files": ()}, "1 to 1024 files, not 0"),
-    ({"files": tuple(CodeExecutionFile(path=f"f{n}", content=b"") for n in range(1025))}, "not 1025"),
-    ({"entrypoint": "none.py"}, "'none.py' is not one of the bundle's files"),
-    ({"entrypoint": "../main.py"}, "'..' component"),
-    ({"run_step": None}, "needs a run step"),
-    ({"expected_outputs": tuple(f"output/{n}" for n in range(129))}, "129 declared outputs; the limit is 128"),
-    ({"expected_outputs": ("output/a", "output/A")}, "collides"),
-    ({"options": {"x": float("nan")}}, "not a plain JSON value"),
-    ({"options": {"x": {1: 2}}}, "the key 1 is not text"),
-    ({"provenance": {"x": object()}}, "not a plain JSON value"),
-    ({"files": (CodeExecutionFile(path="main.py", content=b""), CodeExecutionFile(path="Main.py", content=b""))}, "collides"),
-    ({"language": "no such language!"}, "tool id"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"files": ()}, "1 to 1024 files, not 0"),
+        ({"files": tuple(CodeExecutionFile(path=f"f{n}", content=b"") for n in range(1025))}, "not 1025"),
+        ({"entrypoint": "none.py"}, "'none.py' is not one of the bundle's files"),
+        ({"entrypoint": "../main.py"}, "'..' component"),
+        ({"run_step": None}, "needs a run step"),
+        ({"expected_outputs": tuple(f"output/{n}" for n in range(129))}, "129 declared outputs; the limit is 128"),
+        ({"expected_outputs": ("output/a", "output/A")}, "collides"),
+        ({"options": {"x": float("nan")}}, "not a plain JSON value"),
+        ({"options": {"x": {1: 2}}}, "the key 1 is not text"),
+        ({"provenance": {"x": object()}}, "not a plain JSON value"),
+        (
+            {"files": (CodeExecutionFile(path="main.py", content=b""), CodeExecutionFile(path="Main.py", content=b""))},
+            "collides",
+        ),
+        ({"language": "no such language!"}, "tool id"),
+    ],
+)
 def test_limits_of_a_bundle(changes, words):
     with pytest.raises(ValueError) as caught:
         CodeExecutionBundle.create(**{**BASE, **changes})
@@ -138,34 +144,56 @@ def test_file_size_and_digest():
     )
 
 
-@pytest.mark.parametrize(("step", "words"), [
-    ({"argv": ()}, "at least the program"), ({"argv": ("",)}, "at least the program"), ({"argv": ("a\0",)}, "NUL"),
-    ({"argv": ("a", "x" * 8193)}, "8192"), ({"argv": ("a",) * 257}, "257 entries"),
-    ({"argv": ("a",), "env": {"A=B": "1"}}, "not a valid environment variable"), ({"argv": ("a",), "env": {"": "1"}}, "valid"),
-    ({"argv": ("a",), "env": {"A": "\0"}}, "valid"), ({"argv": ("a",), "env": {f"A{n}": "" for n in range(129)}}, "129"),
-    ({"argv": ("workspace://logs/x",)}, "names no root"), ({"argv": ("a",), "env": {"A": "workspace://build/../x"}}, "'..'"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "words"),
+    [
+        ({"argv": ()}, "at least the program"),
+        ({"argv": ("",)}, "at least the program"),
+        ({"argv": ("a\0",)}, "NUL"),
+        ({"argv": ("a", "x" * 8193)}, "8192"),
+        ({"argv": ("a",) * 257}, "257 entries"),
+        ({"argv": ("a",), "env": {"A=B": "1"}}, "not a valid environment variable"),
+        ({"argv": ("a",), "env": {"": "1"}}, "valid"),
+        ({"argv": ("a",), "env": {"A": "\0"}}, "valid"),
+        ({"argv": ("a",), "env": {f"A{n}": "" for n in range(129)}}, "129"),
+        ({"argv": ("workspace://logs/x",)}, "names no root"),
+        ({"argv": ("a",), "env": {"A": "workspace://build/../x"}}, "'..'"),
+    ],
+)
 def test_steps_that_cannot_be(step, words):
     with pytest.raises(ValidationError) as caught:
         CodeExecutionStep(role="run", **step)
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("request_fields", "words"), [
-    ({}, "needs source_code or files"), ({"source_code": "a\0"}, "NUL"), ({"source_code": "", "language": "?"}, "tool id"),
-    ({"source_code": "", "args": ("x\0",)}, "NUL"), ({"source_code": "", "unknown": 1}, "Extra inputs"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("request_fields", "words"),
+    [
+        ({}, "needs source_code or files"),
+        ({"source_code": "a\0"}, "NUL"),
+        ({"source_code": "", "language": "?"}, "tool id"),
+        ({"source_code": "", "args": ("x\0",)}, "NUL"),
+        ({"source_code": "", "unknown": 1}, "Extra inputs"),
+    ],
+)
 def test_requests_that_cannot_be(request_fields, words):
     with pytest.raises(ValidationError) as caught:
         CodeExecutionRequest(**request_fields)
     assert words in str(caught.value)
 
 
-@pytest.mark.parametrize(("text", "version"), [
-    ("Python 3.11.2", "3.11.2"), ("v20.19.2", "20.19.2"), ("go version go1.19.8 linux/amd64", "1.19.8"),
-    ("c++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright", "12.2.0"), ("GNU bash, version 5.2.15(1)-release", "5.2.15"),
-    ("3.08.010", "3.8.10"), ("7", "7"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("text", "version"),
+    [
+        ("Python 3.11.2", "3.11.2"),
+        ("v20.19.2", "20.19.2"),
+        ("go version go1.19.8 linux/amd64", "1.19.8"),
+        ("c++ (Debian 12.2.0-14+deb12u1) 12.2.0\nCopyright", "12.2.0"),
+        ("GNU bash, version 5.2.15(1)-release", "5.2.15"),
+        ("3.08.010", "3.8.10"),
+        ("7", "7"),
+    ],
+)
 def test_versions_as_tools_print_them(text, version):
     assert normalise_version(text) == version
 
@@ -187,10 +215,21 @@ def test_versions_compare_as_padded_numbers(left, right):
     assert compare_versions(one, one + ".0") == 0
 
 
-@pytest.mark.parametrize(("alias", "tool"), [
-    ("py", "python"), ("Python3", "python"), ("nodejs", "node"), ("C++", "c++"), ("cpp", "c++"), ("g++", "c++"),
-    ("golang", "go"), ("sh", "bash"), (" go ", "go"), ("rustc", "rustc"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("alias", "tool"),
+    [
+        ("py", "python"),
+        ("Python3", "python"),
+        ("nodejs", "node"),
+        ("C++", "c++"),
+        ("cpp", "c++"),
+        ("g++", "c++"),
+        ("golang", "go"),
+        ("sh", "bash"),
+        (" go ", "go"),
+        ("rustc", "rustc"),
+    ],
+)
 def test_tool_ids(alias, tool):
     assert normalise_tool_id(alias) == tool
 
@@ -247,9 +286,15 @@ def test_frozen_mappings_are_json_and_read_only(value):
     assert thaw(frozen) == json.loads(canonical_json(value)) == json.loads(json.dumps(frozen))
     assert freeze_mapping(frozen) == frozen
     for change in (
-        lambda: frozen.__setitem__("k", 1), lambda: frozen.update(k=1), frozen.clear, lambda: frozen.pop("k", 0),
-        frozen.popitem, lambda: frozen.setdefault("k", 1), lambda: frozen.__delitem__("k"), lambda: frozen.__ior__({"k": 1}),
-    ):  # fmt: skip
+        lambda: frozen.__setitem__("k", 1),
+        lambda: frozen.update(k=1),
+        frozen.clear,
+        lambda: frozen.pop("k", 0),
+        frozen.popitem,
+        lambda: frozen.setdefault("k", 1),
+        lambda: frozen.__delitem__("k"),
+        lambda: frozen.__ior__({"k": 1}),
+    ):
         with pytest.raises(TypeError, match="read-only"):
             change()
     assert thaw(frozen) == value

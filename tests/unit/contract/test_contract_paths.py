@@ -34,13 +34,30 @@ def test_accepted_paths_are_stable_and_stay_inside(text):
     assert len(path.encode()) <= 4096
 
 
-@pytest.mark.parametrize(("path", "words"), [
-    ("", "empty"), (" a", "begins or ends with a blank"), ("a ", "blank"), ("/a", "absolute"), ("a//b", "empty, '.'"),
-    ("a/../b", "'..' component"), ("./a", "'..' component"), ("a/", "component"), ("a\\b", "backslash"),
-    ("a\nb", "control"), ("a\x00", "control"), ("x\u202etxt", "direction-changing"), ("\ud800", "control"),
-    (".agently/x", "reserved"), (".AGENTLY", "reserved"), ("n" * 256, "longer than 255 bytes"),
-    ("é" * 128, "longer than 255 bytes"), ("a/" * 2050 + "a", "longer than 4096 bytes"), (b"a", "must be text, not bytes"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("path", "words"),
+    [
+        ("", "empty"),
+        (" a", "begins or ends with a blank"),
+        ("a ", "blank"),
+        ("/a", "absolute"),
+        ("a//b", "empty, '.'"),
+        ("a/../b", "'..' component"),
+        ("./a", "'..' component"),
+        ("a/", "component"),
+        ("a\\b", "backslash"),
+        ("a\nb", "control"),
+        ("a\x00", "control"),
+        ("x\u202etxt", "direction-changing"),
+        ("\ud800", "control"),
+        (".agently/x", "reserved"),
+        (".AGENTLY", "reserved"),
+        ("n" * 256, "longer than 255 bytes"),
+        ("é" * 128, "longer than 255 bytes"),
+        ("a/" * 2050 + "a", "longer than 4096 bytes"),
+        (b"a", "must be text, not bytes"),
+    ],
+)
 def test_refused_paths_name_the_rule(path, words):
     with pytest.raises(ValueError, match="input file") as caught:
         normalise_relative_path(path, what="input file")

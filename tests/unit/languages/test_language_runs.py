@@ -65,7 +65,8 @@ def test_node_error_names_file_and_line(runner):
 
 
 CPP = {
-    "main.cpp": b'#include "lib/sum.h"\n#include <iostream>\nint main(int n, char** v) { std::cout << sum(n, 40) << v[1]; }\n',
+    "main.cpp": b'#include "lib/sum.h"\n#include <iostream>\n'
+    b"int main(int n, char** v) { std::cout << sum(n, 40) << v[1]; }\n",
     "lib/sum.h": b"int sum(int, int);\n",
     "lib/sum.cc": b'#include "lib/sum.h"\nint sum(int a, int b) { return a + b; }\n',
 }

@@ -1,0 +1,135 @@
+"""The host's store: files that are never lost, bounded logs, a trace that survives damage."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from agently_kernel.contract.errors import WorkspaceError
+from agently_kernel.workspace import store as store_module
+from agently_kernel.workspace.store import LogWriter, WorkspaceStore
+
+
+@pytest.fixture
+def store(tmp_path):
+    return WorkspaceStore(tmp_path / "ws")
+
+
+def put(store, path, content):
+    with store.receive() as incoming:
+        os.write(incoming.descriptor, content)
+        return incoming.commit(path)
+
+
+def tree(store):
+    return {str(p.relative_to(store.files)): p.read_bytes() for p in sorted(store.files.rglob("*")) if p.is_file()}
+
+
+def test_files_are_replaced_in_one_step_and_private(store):
+    path = put(store, "output/a/b.csv", b"one")
+    assert put(store, "output/a/b.csv", b"two") == path == store.files / "output/a/b.csv"
+    assert tree(store) == {"output/a/b.csv": b"two"}
+    assert (path.stat().st_mode & 0o777, path.parent.stat().st_mode & 0o777) == (0o600, 0o700)
+    assert os.listdir(store.incoming) == []
+
+
+def test_what_is_not_committed_goes(store):
+    with pytest.raises(RuntimeError), store.receive() as incoming:
+        os.write(incoming.descriptor, b"half")
+        raise RuntimeError
+    assert os.listdir(store.incoming) == [] and tree(store) == {}
+
+
+def test_a_file_in_the_way_of_a_folder_is_set_aside(store):
+    put(store, "output/a", b"file")
+    put(store, "output/a/b", b"inner")
+    put(store, "output/a", b"file again")
+    assert tree(store) == {"output/a~1": b"file", "output/a": b"file again", "output/a~2/b": b"inner"}
+
+
+def test_unsafe_names_never_reach_the_disk(store):
+    for path in ("../x", "/x", "a/../b", "a\n"):
+        with store.receive() as incoming, pytest.raises(ValueError):
+            incoming.commit(path)
+    assert tree(store) == {}
+
+
+def test_links_planted_in_the_store_are_not_followed(store, tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (store.files / "output").symlink_to(tmp_path / "elsewhere")
+    put(store, "output/x", b"1")
+    assert os.listdir(tmp_path / "elsewhere") == []
+    assert (store.files / "output" / "x").read_bytes() == b"1"
+
+
+def test_a_store_deleted_underneath_is_made_again(store):
+    store.incoming.rmdir()
+    store.files.rmdir()
+    assert put(store, "x", b"1").read_bytes() == b"1"
+
+
+def test_a_full_disk_is_a_sentence(store, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store_module.os, "replace", full)
+    with pytest.raises(WorkspaceError, match="could not take a file: No space left on device; make room there"):
+        put(store, "x", b"1")
+    assert os.listdir(store.incoming) == []
+
+
+def test_log_is_appended_and_bounded(store):
+    with store.log_writer("execution-1") as log:
+        log.write(b"a" * 10)
+    with store.log_writer("execution-1") as log:
+        log.write(b"b")
+    assert (store.logs / "execution-1.log").read_bytes() == b"a" * 10 + b"b"
+    writer = LogWriter(store.logs / "small.log", 4)
+    writer.write(b"123456")
+    writer.write(b"7")
+    writer.close()
+    writer.close()
+    assert ((store.logs / "small.log").read_bytes(), writer.written, writer.dropped) == (b"1234", 4, 3)
+    assert (store.logs / "small.log").stat().st_mode & 0o777 == 0o600
+
+
+def test_all_logs_together_are_bounded(store, monkeypatch):
+    monkeypatch.setattr(store_module, "MAX_LOGS_BYTES", 10)
+    with store.log_writer("a") as log:
+        log.write(b"x" * 8)
+    with store.log_writer("b") as log:
+        log.write(b"y" * 8)
+        assert (log.written, log.dropped) == (2, 6)
+
+
+@given(name=st.text(max_size=90))
+def test_any_execution_id_makes_one_safe_file(tmp_path_factory, name):
+    stem = store_module._file_stem(name)
+    assert stem == name or (len(stem) == 24 and set(stem) <= set("0123456789abcdef"))
+    assert "/" not in stem and stem not in ("", ".", "..") and len(stem) <= 80
+    assert not stem.startswith((".", "-"))
+
+
+def test_trace_keeps_records_and_turns_over_once(store, monkeypatch):
+    for number in range(3):
+        store.append_trace({"n": number, "path": store.path})
+    assert [record["n"] for record in store.read_trace()] == [0, 1, 2]
+    assert [record["n"] for record in store.read_trace(last=1)] == [2]
+    with (store.path / "trace.jsonl").open("ab") as file:
+        file.write(b'{"n": 3, "half')
+    assert [record["n"] for record in store.read_trace()] == [0, 1, 2]
+    monkeypatch.setattr(store_module, "MAX_TRACE_BYTES", 10)
+    store.append_trace({"n": 4})
+    assert store.read_trace() == []
+    assert b'"n":0' in (store.path / "trace.1.jsonl").read_bytes()
+
+
+def test_meta_is_merged(store):
+    store.write_meta(a=1, b=2)
+    store.write_meta(b=3)
+    assert json.loads((store.path / "workspace.json").read_text()) == {"a": 1, "b": 3}
+    assert sorted(os.listdir(store.path)) == ["files", "incoming", "logs", "workspace.json"]
