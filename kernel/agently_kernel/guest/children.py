@@ -54,14 +54,16 @@ def enlarge(fd: int) -> None:
         pass  # no pipe, or the user's share of pipe memory is used up: the size only matters for speed
 
 
-def _pipe() -> Tuple[int, int]:
+def make_pipe() -> Tuple[int, int]:
+    """Return a large pipe (read, write) whose read end does not block."""
     read, write = os.pipe()
     os.set_blocking(read, False)
     enlarge(read)
     return read, write
 
 
-def _close(fds: Iterable[int]) -> None:
+def close_all(fds: Iterable[int]) -> None:
+    """Close descriptors, whether they are open or not."""
     for fd in fds:
         try:
             os.close(fd)
@@ -90,8 +92,8 @@ def fork_interpreter(abandon: Callable[[], None]) -> Tuple[Optional[InterpreterE
     """
     try:
         ours, theirs = socket.socketpair()
-        out, out_w = _pipe()
-        err, err_w = _pipe()
+        out, out_w = make_pipe()
+        err, err_w = make_pipe()
         counter = mmap.mmap(-1, mmap.PAGESIZE)
         parent = os.getpid()
         pid = os.fork()
@@ -111,10 +113,10 @@ def fork_interpreter(abandon: Callable[[], None]) -> Tuple[Optional[InterpreterE
         channel = fcntl.fcntl(theirs.fileno(), fcntl.F_DUPFD_CLOEXEC, min(PRIVATE_FD, most // 2))
         for end in (ours, theirs):
             end.close()
-        _close(fd for fd in open_descriptors() if fd > 2 and fd != channel)
+        close_all(fd for fd in open_descriptors() if fd > 2 and fd != channel)
         return None, ChildEnds(channel, counter)
     theirs.close()
-    _close((out_w, err_w))
+    close_all((out_w, err_w))
     ours.setblocking(False)
     return InterpreterEnds(pid, ours, out, err, counter), None
 
@@ -143,12 +145,12 @@ def spawn_step(
         fds.append(source)
         pid = os.fork()
     except OSError as error:
-        _close(fds)
+        close_all(fds)
         raise _start_error(error)
     if pid == 0:
         _exec_step(argv, env, cwd, (source, out[1], err[1]), trouble_w)
     fds.remove(trouble_r)
-    _close(fds)
+    close_all(fds)
     try:
         ready, _, _ = select.select([trouble_r], [], [], EXEC_SECONDS)
         told = os.read(trouble_r, 4096) if ready else b""  # empty: exec closed the other end, the program runs

@@ -144,6 +144,16 @@ def fail(reason: str) -> NoReturn:
     os._exit(3)
 
 
+def make_home(interpreter: Dict[str, Any]) -> None:
+    """Make the home folder that programs are told of; where that cannot be done they are on their own."""
+    home = (interpreter.get("env") or {}).get("HOME")
+    if isinstance(home, str) and home.startswith("/"):
+        try:
+            os.makedirs(home, 0o700, exist_ok=True)
+        except OSError:
+            pass
+
+
 def main() -> None:
     """Boot, then be init; in the processes that init forks, be the interpreter."""
     become: Any = None
@@ -152,11 +162,12 @@ def main() -> None:
         make_package()
         boot = read_boot(channel_in, BOOT_SECONDS)
         report = confine(boot)
+        make_home(boot["interpreter"])
         observations = module("probe").observe(boot["challenge"])
         init = module("init")
         try:
             code = init.Init(channel_in, channel_out, boot, report).run(observations)
-        except init.BecomeInterpreter as request:
+        except module("resident").BecomeInterpreter as request:
             become = request.start  # out of here with init's frames, so that nothing of its state stays referenced
     except BootError as error:
         fail(str(error))

@@ -162,6 +162,8 @@ class GuestStream(io.TextIOBase):
         self._size = 0
         self._owner = ""
         self._binary = _Binary(self)
+        self._lock = router.lock
+        self._cell = router.cell.get
 
     @property
     def name(self) -> str:
@@ -203,24 +205,28 @@ class GuestStream(io.TextIOBase):
         self.flush()
 
     def write(self, text: str) -> int:
-        if not isinstance(text, str):
-            raise TypeError("write() argument must be str, not %s" % type(text).__name__)
-        router = self._router
-        owner = router.owner()
-        with router.lock:
-            if not self._parts:
-                for other in router.streams:
-                    if other is not self and other._parts:
-                        other.flush()
-                self._owner = owner
-                router.wake_flusher()
-            elif owner != self._owner:
-                self.flush()
-                self._owner = owner
+        # The way of nearly every call comes first: a loop that prints spends its time here.
+        owner = self._cell("") or self._router.owner()
+        with self._lock:
+            if self._parts and owner == self._owner and text.__class__ is str:
+                self._parts.append(text)
+                self._size += len(text)
+                if self._size >= FLUSH_CHARACTERS:
+                    self.flush()
+                return len(text)
+            if not isinstance(text, str):
+                raise TypeError("write() argument must be str, not %s" % type(text).__name__)
+            if not text:
+                return 0
+            for stream in self._router.streams:
+                stream.flush()  # text of the other stream, or of another cell, was written before this
+            self._owner = owner
             self._parts.append(text)
-            self._size += len(text)
-            if self._size >= FLUSH_CHARACTERS or not router.channel.open:
-                self.flush()
+            self._size = len(text)
+            if self._size >= FLUSH_CHARACTERS or not self._router.channel.open:
+                self.flush()  # a forked child has no thread that would flush later
+            else:
+                self._router.wake_flusher()
         return len(text)
 
     def writelines(self, lines: Iterable[Any]) -> None:
@@ -230,7 +236,7 @@ class GuestStream(io.TextIOBase):
     def flush(self) -> None:
         if not self._parts:
             return
-        with self._router.lock:
+        with self._lock:
             parts, self._parts, self._size = self._parts, [], 0
             progress: List[int] = []
             try:
@@ -258,7 +264,7 @@ class GuestStream(io.TextIOBase):
 
     def forget(self) -> None:
         """In a forked child: what the parent had not written is the parent's."""
-        self._parts, self._size = [], 0
+        self._parts, self._size, self._lock = [], 0, self._router.lock
 
 
 class _Binary(io.RawIOBase):
