@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
-from agently_kernel.app import main
+import asyncio
+import gc
+import sys
+
+SETTLED = 3.0
+"""Seconds after which the start is over and garbage is collected again."""
+
+
+def main() -> None:
+    """Run the kernel until it is shut down.
+
+    The sandbox is started first, and the kernel's own modules are loaded while it boots. Collecting garbage and waiting
+    long for the interpreter's lock would only cost time during that.
+    """
+    gc.disable()
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(0.0005)
+
+    from agently_kernel.startup import load_while_starting, prepare, read_config
+
+    loop = asyncio.new_event_loop()
+    asyncio.set_event_loop(loop)
+    prepared = prepare(*read_config(sys.argv[1:]))
+    loop.run_until_complete(load_while_starting(prepared, "agently_kernel.app"))
+
+    from agently_kernel.app import run
+
+    def settle() -> None:
+        sys.setswitchinterval(interval)
+        gc.freeze()
+        gc.enable()
+
+    loop.call_later(SETTLED, settle)
+    run(prepared)
+
 
 if __name__ == "__main__":
     main()

@@ -1,8 +1,7 @@
 """The process of a kernel: sockets and threads of ipykernel's application, none of its IPython.
 
-The outer process runs no user code, so it has no shell, no profile, no captured streams; what it prints goes to the log
-of whoever started it. Its settings are read from ``agently_kernel_config.py`` or ``.json`` in Jupyter's config folders
-and from the command line.
+The outer process runs no user code, so it has no shell, no profile and no captured streams; what it prints goes to the
+log of whoever started it.
 """
 
 from __future__ import annotations
@@ -16,13 +15,11 @@ from typing import Any
 
 import zmq
 from ipykernel.kernelapp import IPKernelApp
-from jupyter_core.paths import jupyter_config_path
-from traitlets import Type, Unicode, default
-from traitlets.config import Application
+from traitlets import Instance, Type, Unicode, default
 
 from agently_kernel import __version__
 from agently_kernel.kernel import AgentlyKernel
-from agently_kernel.settings import CONFIG_NAME
+from agently_kernel.startup import Prepared, prepare, read_config
 
 IOPUB_HIGH_WATER = 10_000
 """Messages a slow reader may be behind before the socket drops some: 500 s of a stream at its highest rate."""
@@ -36,17 +33,14 @@ class AgentlyKernelApp(IPKernelApp):
     description = "Agently (sandboxed): a Jupyter kernel that runs every cell in a sandbox."
     kernel_class = Type(AgentlyKernel, klass="ipykernel.kernelbase.Kernel")
     classes = (AgentlyKernel, *IPKernelApp.classes[3:])
-    raise_config_file_errors = True
-    config_fault = ""
+    prepared = Instance(Prepared, allow_none=True)
 
     def load_config_file(self, suppress_errors: bool | None = None) -> None:
-        """Load the user's settings; one that cannot be read becomes a sentence for the first cell."""
-        try:
-            Application.load_config_file(self, CONFIG_NAME, path=jupyter_config_path())
-        except Exception as error:
-            self.config_fault = (
-                f"{CONFIG_NAME}.py cannot be read ({type(error).__name__}: {error}). Correct or remove it, then restart."
-            )
+        """Take the user's configuration, which was read already; the command line wins over it."""
+        if self.prepared is None:
+            self.prepared = prepare(*read_config(self.argv))
+        self.update_config(self.prepared.config)
+        self.update_config(self.cli_config)
 
     @default("profile_dir")
     def _profile_dir_default(self) -> None:
@@ -77,20 +71,18 @@ class AgentlyKernelApp(IPKernelApp):
             sys.stdout, sys.stderr = sys.stdout or sink, sys.stderr or sink
 
     def init_signal(self) -> None:
-        """Ignore SIGINT (Stop comes as a message); SIGTERM ends the kernel the tidy way."""
+        """Ignore SIGINT: Stop comes as a message."""
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
     def init_kernel(self) -> None:
-        """Make the kernel and hand it what could not be read of the configuration."""
+        """Make the kernel, and have SIGTERM end it the tidy way."""
         super().init_kernel()
-        if self.config_fault:
-            self.kernel.refuse(self.config_fault)
         if sys.platform != "win32":
             asyncio.get_event_loop_policy().get_event_loop().add_signal_handler(signal.SIGTERM, self.kernel.terminate)
 
 
-def main() -> None:
-    """Run the kernel until it is shut down."""
-    app = AgentlyKernelApp.instance()
+def run(prepared: Prepared) -> None:
+    """Run the kernel that was prepared, on this thread's event loop, until it is shut down."""
+    app = AgentlyKernelApp.instance(prepared=prepared)
     app.initialize()
     app.start()

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import secrets
 import sys
 import threading
 import time
@@ -17,6 +16,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+import zmq
 from ipykernel.kernelbase import Kernel
 from traitlets import Any as AnyTrait
 
@@ -34,8 +34,9 @@ from agently_kernel.policy import PolicyApproval
 from agently_kernel.prompts import InputBox, guest_prompt
 from agently_kernel.screen import Screen
 from agently_kernel.session_sandbox import SessionSandbox
-from agently_kernel.settings import SECTION, KernelSettings, read_settings
+from agently_kernel.settings import KernelSettings
 from agently_kernel.spill import open_spill_log
+from agently_kernel.startup import prepare
 
 T = TypeVar("T")
 log = logging.getLogger("agently_kernel")
@@ -43,6 +44,8 @@ log = logging.getLogger("agently_kernel")
 PROTOCOL = "5.4"
 MAIN_LOOP_SECONDS = 10.0
 """How long a request on the control channel waits for the main loop, which is never blocked for long."""
+STOP_AFTER = 0.02
+"""Seconds from the answer to a shutdown_request until the loops stop: its last status message is sent in between."""
 PATIENCE = 1.0
 """Seconds that a completion or inspection waits for the running cell before it is answered with nothing."""
 SERVER_PACE = 900_000.0
@@ -104,9 +107,12 @@ class AgentlyKernel(Kernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self._execute_sleep = 0.0  # the coalescer orders output itself
-        self.settings, faults = read_settings(self._section())
-        self.faults: list[str] = list(faults)
-        self.session_id = secrets.token_hex(8)
+        prepared = getattr(self.parent, "prepared", None) or prepare(self.config)
+        self.settings: KernelSettings = prepared.settings
+        self.faults: tuple[str, ...] = prepared.faults
+        self.session_id: str = prepared.session_id
+        self.approval: PolicyApproval = prepared.approval
+        self.sandbox: SessionSandbox = prepared.sandbox
         self.running: RunningCell | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._main_thread = threading.current_thread()
@@ -125,7 +131,6 @@ class AgentlyKernel(Kernel):
             hold=lambda paused: self.sandbox.hold(paused),
         )
         self.broker = ApprovalBroker(panel_attached=lambda: self.panel.attached, input_box=self._approval_box)
-        self.approval = PolicyApproval()
         self.approval.set_channel(self.broker.handle)
         self.panel = PanelLink(
             self, self.broker, PanelActions(self), self.settings, session_id=self.session_id,
@@ -136,10 +141,7 @@ class AgentlyKernel(Kernel):
         self.screen = Screen(
             self.publisher, self.filter, observe_text=self.panel.text, observe_withheld=self.panel.withheld
         )
-        self.sandbox = SessionSandbox(
-            self.settings, self.approval, session_id=self.session_id, sink=self.screen, on_handle=self._new_sandbox
-        )
-        self.sandbox.manager.add_hook(self.panel.event)
+        self.sandbox.attach(sink=self.screen, on_handle=self._new_sandbox, on_event=self.panel.event)
         self.cells = CellRunner(self)
         self.comms = CommRelay(self.filter, self.sandbox)
         self.introspection = Introspection(self.sandbox.ready, self.filter)
@@ -153,20 +155,6 @@ class AgentlyKernel(Kernel):
         if handle.facts is not None:
             self.panel.sandbox(handle.facts, handle.selection)
 
-    def _section(self) -> dict[str, Any]:
-        """Return the user's settings; names that belong to ipykernel's own base class are left to it."""
-        own = {str(key): value for key, value in self.config.get(SECTION, {}).items()}
-        base = Kernel.class_trait_names(config=True)
-        return {
-            key: value.get_value(()) if hasattr(value, "get_value") and not isinstance(value, str) else value
-            for key, value in own.items()
-            if key not in base
-        }
-
-    def refuse(self, fault: str) -> None:
-        """Answer every cell with *fault* from now on: something is wrong that only the user can correct."""
-        self.faults.append(fault)
-
     # -- life ----------------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
@@ -179,6 +167,22 @@ class AgentlyKernel(Kernel):
         self.panel.start()
         if not self.faults:
             self.sandbox.start()
+
+    async def shutdown_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """End the session, say so, and stop the loops once this very request is answered to its end.
+
+        The base stops the main loop at once, which then closes sockets that the control thread still writes to.
+        """
+        content = await self.do_shutdown(bool(parent["content"].get("restart", False)))
+        self.session.send(stream, "shutdown_reply", content, parent, ident=ident)
+        self.session.send(self.iopub_socket, "shutdown_reply", content, parent, ident=self.topic("shutdown"))
+
+        def stop() -> None:
+            self.io_loop.add_callback(self.io_loop.stop)
+            self.control_stream.io_loop.stop()
+
+        self.control_stream.flush(zmq.POLLOUT)
+        asyncio.get_running_loop().call_later(STOP_AFTER, stop)
 
     async def do_shutdown(self, restart: bool) -> dict[str, Any]:
         """End the sandbox the tidy way: exit handlers run, files are collected, nothing is left."""

@@ -15,8 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
+from agently_kernel.contract.bundle import CodeExecutionRequest
 from agently_kernel.contract.errors import AgentlyKernelError, SandboxDied
+from agently_kernel.contract.events import EventHook, ExecutionResourceEvent
 from agently_kernel.contract.isolation import SandboxFacts
 from agently_kernel.contract.outputs import OutputSink
 from agently_kernel.contract.protocols import OutputSource
@@ -25,9 +26,9 @@ from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.execution import CodeExecution
 from agently_kernel.handles import Handle
-from agently_kernel.languages import get_adapter
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
+from agently_kernel.reaper import Reaper, watch
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.settings import KernelSettings
 from agently_kernel.workspace.task_workspace import TaskWorkspace
@@ -51,29 +52,36 @@ class ClosingReport:
 class SessionSandbox:
     """Owns workspace, manager and sandbox of one kernel session. ``close`` exactly once; it is idempotent.
 
-    ``sink`` gets what the guest shows outside of a running cell (late threads, comms); ``on_handle`` learns each new handle.
+    It can be started before there is a kernel; :meth:`attach` then tells who listens.
     """
 
-    def __init__(
-        self,
-        settings: KernelSettings,
-        approval: PolicyApproval,
-        *,
-        session_id: str,
-        sink: OutputSink,
-        on_handle: Callable[[Handle], None] = lambda handle: None,
-    ) -> None:
+    def __init__(self, settings: KernelSettings, approval: PolicyApproval, *, session_id: str) -> None:
         self.settings = settings
         self.policy = settings.policy()
         self.session_id = session_id
         self.manager = ExecutionResourceManager(approval=approval, session_id=session_id)
         self._workspace: TaskWorkspace | None = None
         self.execution = CodeExecution(self.manager)
-        self._sink = sink
-        self._on_handle = on_handle
+        self._early_events: list[ExecutionResourceEvent] = []
+        self._remove_hook = self.manager.add_hook(self._early_events.append)
+        self._sink: OutputSink | None = None
+        self._on_handle: Callable[[Handle], None] = lambda handle: None
+        self._reaper: Reaper | None = None
         self._handle: Handle | None = None
         self._warm: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[ClosingReport] | None = None
+
+    def attach(self, *, sink: OutputSink, on_handle: Callable[[Handle], None], on_event: EventHook) -> None:
+        """Say who gets what the guest shows outside of a running cell, each new handle, and the manager's events."""
+        self._remove_hook()
+        for event in self._early_events:
+            on_event(event)
+        self._early_events.clear()
+        self.manager.add_hook(on_event)
+        self._sink, self._on_handle = sink, on_handle
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            self._took(handle)
 
     @property
     def workspace(self) -> TaskWorkspace:
@@ -83,27 +91,23 @@ class SessionSandbox:
                 session_id=self.session_id, limits=self.settings.limits, collection=self.settings.collection,
                 notebook_dir=Path.cwd(),
             )
+            self._reaper = watch(self._workspace.temporary_paths)
         return self._workspace
 
     # -- the sandbox ---------------------------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Begin to open the sandbox, so that it is ready when the first cell comes. Failures are told by that cell."""
-        if self.policy.approval_mode != "always":
+        if self.policy.approval_mode != "always" and self._warm is None and self._handle is None:
             self._warm = asyncio.get_running_loop().create_task(self._open_early(), name="agently-early-start")
 
     async def _open_early(self) -> None:
         try:
-            # The same wish as a cell's, so that the cell finds this very sandbox.
-            empty = CodeExecutionRequest(source_code="", form=ExecutionForm.SESSION)
-            toolchains = get_adapter("python").toolchain_requirements(empty)
             grant = self.workspace.issue_grant(execution_id=f"{self.session_id}-early")
             try:
+                # the same wish as a cell's, so that the cell finds this very sandbox
                 wanted = self.requirement().model_copy(
-                    update={
-                        "language": "python", "toolchains": toolchains, "workspace_access_mode": grant.mode,
-                        "task_workspace_access_grant": grant,
-                    }
+                    update={"workspace_access_mode": grant.mode, "task_workspace_access_grant": grant}
                 )
                 handle = await self.manager.async_ensure(wanted, hold=True)
                 self._took(handle)
@@ -249,6 +253,8 @@ class SessionSandbox:
                 self._workspace.close()
         except AgentlyKernelError as error:
             problems.append(str(error))
+        if self._reaper is not None:
+            await asyncio.to_thread(self._reaper.close)
         for problem in problems:
             log.error("%s", problem)
         return ClosingReport(collected, tuple(problems))

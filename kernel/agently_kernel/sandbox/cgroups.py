@@ -49,6 +49,11 @@ def pid_namespace() -> int:
     return os.stat("/proc/self/ns/pid").st_ino
 
 
+def group_pattern(parent: str, owner: int) -> str:
+    """Return the shell pattern of the groups below *parent* that the live process *owner* has made."""
+    return f"{parent}/{_PREFIX}-{pid_namespace()}-{owner}-{process_start_time(owner) or 0}-*"
+
+
 def _mounts(mountinfo: str) -> tuple[dict[str, tuple[str, str]], tuple[str, str] | None]:
     """Return ({v1 controller: (mount point, root)}, (v2 mount point, root) or None) from a mountinfo text."""
     first: dict[str, tuple[str, str]] = {}

@@ -160,6 +160,11 @@ class TaskWorkspace:
             WorkspaceRoot(name="output", sandbox_path=SANDBOX_PATHS["output"], access="read_write", backing="tmpfs"),
         )
 
+    @property
+    def temporary_paths(self) -> tuple[Path, ...]:
+        """The folders that :meth:`close` removes; nobody else's, and of no use to anybody once this process is gone."""
+        return tuple(path for path in (self.runtime_path, self._disk_path) if path is not None)
+
     # -- grants
 
     @property

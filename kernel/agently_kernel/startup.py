@@ -1,0 +1,88 @@
+"""The first moments of a kernel: settings are read and the sandbox is on its way before the rest is even loaded."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from jupyter_core.paths import jupyter_config_path
+from traitlets.config.loader import Config, ConfigFileNotFound, JSONFileConfigLoader, PyFileConfigLoader
+
+from agently_kernel.policy import PolicyApproval
+from agently_kernel.session_sandbox import SessionSandbox
+from agently_kernel.settings import CONFIG_NAME, SECTION, KernelSettings, read_settings
+
+
+@dataclass(slots=True)
+class Prepared:
+    """What a kernel is made of before it has a socket. ``config`` is the user's whole configuration."""
+
+    settings: KernelSettings
+    faults: tuple[str, ...]
+    session_id: str
+    approval: PolicyApproval
+    sandbox: SessionSandbox
+    config: Config = field(default_factory=Config)
+
+
+def read_config(arguments: Sequence[str]) -> tuple[Config, str]:
+    """Return the user's configuration and what could not be read of it (empty: all could).
+
+    Files are ``agently_kernel_config.py`` and ``.json`` in Jupyter's config folders, never in the notebook's folder;
+    ``--AgentlyKernel.name=value`` of *arguments* wins over them.
+    """
+    config = Config()
+    for folder in reversed(jupyter_config_path()):
+        for kind, ending in ((PyFileConfigLoader, ".py"), (JSONFileConfigLoader, ".json")):
+            try:
+                config.merge(kind(CONFIG_NAME + ending, path=folder).load_config())
+            except ConfigFileNotFound:
+                continue
+            except Exception as error:
+                return Config(), (
+                    f"{CONFIG_NAME}{ending} in {folder} cannot be read ({type(error).__name__}: {error}). "
+                    "Correct or remove it, then restart the kernel."
+                )
+    prefix = f"--{SECTION}."
+    for argument in arguments:
+        name, equals, value = argument.removeprefix(prefix).partition("=")
+        if argument.startswith(prefix) and equals:
+            config[SECTION][name] = value
+    return config, ""
+
+
+def section_of(config: Mapping[str, Any], foreign: Sequence[str] = ()) -> dict[str, Any]:
+    """Return the kernel's own section of a configuration as plain values, without the *foreign* names."""
+    section = config.get(SECTION, {})
+    return {
+        str(key): value.get_value([]) if hasattr(value, "get_value") and not isinstance(value, str) else value
+        for key, value in section.items()
+        if key not in foreign
+    }
+
+
+BASE_TRAITS = ("debug_just_my_code", "filter_internal_frames", "stop_on_error_timeout", "_execute_sleep",
+               "_poll_interval", "_darwin_app_nap")
+"""Settings of ipykernel's base class, which it reads itself."""
+
+
+def prepare(config: Config, fault: str = "") -> Prepared:
+    """Return the parts of a kernel for *config*. Nothing is started yet."""
+    settings, faults = read_settings(section_of(config, BASE_TRAITS))
+    session_id, approval = secrets.token_hex(8), PolicyApproval()
+    return Prepared(
+        settings=settings, faults=(fault, *faults) if fault else faults, session_id=session_id, approval=approval,
+        sandbox=SessionSandbox(settings, approval, session_id=session_id), config=config,
+    )
+
+
+async def load_while_starting(prepared: Prepared, module: str) -> None:
+    """Begin to open the sandbox, and import *module* on a thread meanwhile."""
+    import importlib
+
+    if not prepared.faults:
+        prepared.sandbox.start()
+    await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, module)
