@@ -20,7 +20,7 @@ import time
 import traceback
 import types
 from collections import deque
-from typing import Any, Callable, Coroutine, Deque, Dict, NoReturn, Optional, Tuple, Union
+from typing import Any, Callable, Coroutine, Deque, Dict, List, NoReturn, Optional, Tuple, Union
 
 from . import bundles, wire
 from .asyncrun import allow_nested_run
@@ -271,7 +271,7 @@ def _disarm() -> None:
 
 def _private_loop() -> asyncio.AbstractEventLoop:
     """Return a new event loop whose own descriptors are not among the low numbers, where programs try things."""
-    held = []
+    held: List[int] = []
     try:
         while not held or held[-1] < LOWEST_PRIVATE_FD:
             held.append(os.dup(0))
@@ -307,8 +307,11 @@ def _prepare(config: Dict[str, Any]) -> types.ModuleType:
     environment = config.get("env") or {}
     os.environ.clear()
     os.environ.update({name: value for name, value in environment.items() if isinstance(value, str)})
-    if hasattr(time, "tzset"):
-        time.tzset()
+    time.tzset()
+    try:
+        os.makedirs(environment.get("HOME") or "/tmp", 0o700, exist_ok=True)
+    except OSError:
+        pass  # a home that cannot be made is like one that cannot be written: programs say so themselves
     try:
         os.chdir(config.get("cwd") or "/workspace/build")
     except OSError as error:
@@ -330,7 +333,8 @@ def _engine(mode: str, services: Services, user: types.ModuleType) -> Engine:
         try:
             from .shell_ipython import IPythonEngine
 
-            return IPythonEngine(services, user)
+            engine: Engine = IPythonEngine(services, user)
+            return engine
         except ImportError:
             if mode == "ipython":
                 raise

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import fnmatch
 import os
 import subprocess
 import sys
 import types
+import warnings
 from typing import Any, Coroutine, Dict, List, Optional, Tuple, Union
 
 import IPython
@@ -25,9 +25,13 @@ from traitlets.config import Config
 from .comms import CommRoom
 from .facade import KernelFacade, announce
 from .kernel_magics import register
+from .history import History
 from .services import Outcome, Request, Services
 from .shell import Engine
 from .streams import text_of
+
+
+_FOLDER = os.path.dirname(__file__) + os.sep
 
 
 class CellCompiler(CachingCompiler):  # type: ignore[misc]
@@ -138,9 +142,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
         if self.stopped and issubclass(etype, asyncio.CancelledError):
             etype, evalue = KeyboardInterrupt, ""
-            stb = list(stb)
-            if stb:
-                stb[-1] = "KeyboardInterrupt: "
+            stb = [text_of(line, "").replace("CancelledError", "KeyboardInterrupt") for line in stb]
         lines = [text_of(line, "") for line in ([stb] if isinstance(stb, str) else stb)]
         self.shown_error = lines
         self.displayhook.failed = True
@@ -149,6 +151,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
         """Show the exception; when IPython itself stumbles over it, in the interpreter's plain form."""
+        _end_at_user_code((exc_tuple or sys.exc_info())[2])
         try:
             super().showtraceback(exc_tuple, *args, **kwargs)
         except Exception:
@@ -156,6 +159,12 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
             import traceback
 
             self._showtraceback(etype, evalue, traceback.format_exception_only(etype, evalue))
+
+    def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> Dict[str, Any]:
+        """What %history keeps of an error: the lines that were shown, instead of making them a second time."""
+        return {
+            "ename": type(exception).__name__, "evalue": text_of(exception, ""), "traceback": list(self.shown_error or []),
+        }
 
     def get_parent(self) -> Dict[str, Any]:
         """Return the header of the request that the calling code belongs to, as far as libraries ask for it."""
@@ -186,10 +195,11 @@ class IPythonEngine(Engine):
         shell.kernel = KernelFacade(services, shell)
         shell.displayhook.services = shell.display_pub.services = shell.services = services
         announce(ZMQInteractiveShell)
+        warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # exiting ends the cell here, whichever way
         self.comms = CommRoom(services)
         shell.kernel.comm_manager = self.comms.manager
         register(shell)
-        self._history: List[Tuple[int, str]] = []
+        self._history = History()
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -202,7 +212,7 @@ class IPythonEngine(Engine):
         if request.execution_count is not None:
             shell.execution_count = request.execution_count
         if request.store_history:
-            self._history.append((shell.execution_count, source.rstrip("\n")))
+            self._history.add(shell.execution_count, source)
         problem = None
         try:
             transformed = shell.transform_cell(source)
@@ -277,30 +287,19 @@ class IPythonEngine(Engine):
         return {"status": status, "indent": " " * (indent or 0)} if status == "incomplete" else {"status": status}
 
     def history(self, query: Dict[str, Any]) -> Dict[str, Any]:
-        return {"status": "ok", "history": select_history(self._history, query, self.shell.history_manager.output_hist_reprs)}
+        outputs = self.shell.history_manager.output_hist_reprs
+        return {"status": "ok", "history": self._history.select(query, outputs)}
 
     def comm(self, header: Dict[str, Any], payload: bytes) -> None:
         self.comms.receive(header, payload)
 
 
-def select_history(entries: List[Tuple[int, str]], query: Dict[str, Any], outputs: Dict[int, Any]) -> List[Any]:
-    """Answer a history_request from (line, source) of this session: tail, range or search."""
-    kind, most = query.get("hist_access_type"), query.get("n") or len(entries)
-    chosen = entries
-    if kind == "range":
-        first, last = query.get("start") or 1, query.get("stop")
-        here = query.get("session") in (None, 0, 1)
-        chosen = [entry for entry in entries if here and entry[0] >= first and (last is None or entry[0] < last)]
-    elif kind == "search":
-        pattern = query.get("pattern") or "*"
-        chosen = [entry for entry in entries if fnmatch.fnmatchcase(entry[1], pattern)]
-        if query.get("unique"):
-            chosen = sorted({source: (line, source) for line, source in chosen}.values())
-        chosen = chosen[-most:]
-    else:
-        chosen = chosen[-most:]
-    if query.get("output"):
-        return [(0, line, (source, outputs.get(line))) for line, source in chosen]
-    return [(0, line, source) for line, source in chosen]
-
-
+def _end_at_user_code(trace: Optional[types.TracebackType]) -> None:
+    """Cut off what follows the last frame that is not of these modules: a Stop often finds our code waiting."""
+    last = None
+    while trace is not None:
+        if not trace.tb_frame.f_code.co_filename.startswith(_FOLDER):
+            last = trace
+        trace = trace.tb_next
+    if last is not None:
+        last.tb_next = None

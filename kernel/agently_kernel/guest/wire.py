@@ -296,7 +296,8 @@ class Decoder:
         With *most* at most so many frames are cut; ``feed(b"", most)`` goes on from there.
         """
         self._buffer += data
-        frames, at, size = [], 0, len(self._buffer)
+        frames: List[Tuple[Dict[str, Any], bytes]] = []
+        at, size = 0, len(self._buffer)
         view = self._buffer
         while size - at >= PREFIX.size and (not most or len(frames) < most):
             magic, version, zero, head_size, payload_size = PREFIX.unpack_from(view, at)
