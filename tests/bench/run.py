@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import queue
 import shutil
 import statistics
 import subprocess
@@ -49,18 +50,26 @@ class Kernel:
         self.manager.start_kernel(cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         self.client: BlockingKernelClient = self.manager.blocking_client()
         self.client.start_channels()
-        # A bare handshake instead of wait_for_ready, whose polling intervals would hide the differences measured here.
-        while True:
-            request = self.client.kernel_info()
-            try:
-                while self.client.get_shell_msg(timeout=0.2)["parent_header"].get("msg_id") != request:
-                    pass
-                break
-            except Exception:
-                if time.perf_counter() - started > 60:
-                    raise
+        # A bare handshake instead of wait_for_ready, whose polling intervals would hide the differences measured here:
+        # ask until the shell answers and the subscription to iopub carries.
+        while not (self._answered() and self._subscribed()):
+            if time.perf_counter() - started > 60:
+                raise TimeoutError(f"kernel {name} does not answer")
         self.execute("0")
         self.start_seconds = time.perf_counter() - started
+
+    def _answered(self) -> bool:
+        self.client.kernel_info()
+        try:
+            return bool(self.client.get_shell_msg(timeout=0.2))
+        except queue.Empty:
+            return False
+
+    def _subscribed(self) -> bool:
+        try:
+            return bool(self.client.get_iopub_msg(timeout=0.02))
+        except queue.Empty:
+            return False
 
     def execute(self, code: str, timeout: float = 120) -> tuple[float, int]:
         """Run *code*; return (seconds from sending to reply and idle, number of iopub messages)."""
