@@ -31,6 +31,7 @@ MAX_DEPTH = 16
 MAX_REFUSED = 64
 DEADLINE_SECONDS = 60.0
 QUICK_FILES = 32
+QUICK_FOLDERS = 8
 SETTLED_NS = 100_000_000
 SCRATCH_LIMITS = CollectionLimits(max_file_bytes=64 * 1024**2, max_total_bytes=64 * 1024**2, max_files=1000)
 
@@ -128,24 +129,37 @@ class Collector:
     def unchanged(self, directory: int) -> bool:
         """True when ``output/`` behind *directory* is surely as it was left by the last collection.
 
-        Answers False (look properly) when the tree has folders or many files; only flat, known names are looked at.
+        Answers False (look properly) when the tree has many folders or files, or something in it was written just now.
         """
         area = self._areas["output"]
-        if not area.folders_settled or len(area.folders) != 1 or len(area.kept) > QUICK_FILES:
+        if not area.folders_settled or len(area.folders) > QUICK_FOLDERS or len(area.kept) > QUICK_FILES:
             return False
-        try:
-            info = os.stat(directory)
-            if area.root != (info.st_dev, info.st_ino) or area.folders[""] != Signature.of(info):
+        info = os.stat(directory)
+        if area.root != (info.st_dev, info.st_ino) or not all(kept.settled for kept in area.kept.values()):
+            return False
+        files: dict[str, list[tuple[str, Signature]]] = {folder: [] for folder in area.folders}
+        for path, kept in area.kept.items():
+            folder, _, name = path.removeprefix("output").rpartition("/")
+            if folder[1:] not in files:
                 return False
-            for name, kept in area.kept.items():
-                if not kept.settled:
-                    return False
-                info = os.stat(name.removeprefix("output/"), dir_fd=directory, follow_symlinks=False)
-                if kept.signature != Signature.of(info):
-                    return False
-        except OSError:
+            files[folder[1:]].append((name, kept.signature))
+        try:
+            return all(self._same(directory, folder, area.folders[folder], files[folder]) for folder in files)
+        except (OSError, Refusal):
             return False
-        return True
+
+    def _same(
+        self, directory: int, folder: str, signature: Signature, files: list[tuple[str, Signature]]
+    ) -> bool:
+        """True when a folder, reached without following any link, and the known files in it are as they were."""
+        inside = self._opener.folder(directory, folder) if folder else directory
+        try:
+            return signature == Signature.of(os.stat(inside)) and all(
+                known == Signature.of(os.stat(name, dir_fd=inside, follow_symlinks=False)) for name, known in files
+            )
+        finally:
+            if folder:
+                os.close(inside)
 
     # -- by descriptor: in a thread
 

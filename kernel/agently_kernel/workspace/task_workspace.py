@@ -83,6 +83,7 @@ class TaskWorkspace:
         self._grants: dict[str, tuple[TaskWorkspaceAccessGrant, str | None]] = {}
         self._inputs: dict[str, GrantedInput] = {}
         self._lock = threading.RLock()
+        self._input_lock = threading.Lock()  # its own: a long copy must not hold up a cell
         self._collecting = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._locks = locks
@@ -159,11 +160,6 @@ class TaskWorkspace:
                           backing="host" if disk else "tmpfs", host_path=str(disk) if disk else None),
             WorkspaceRoot(name="output", sandbox_path=SANDBOX_PATHS["output"], access="read_write", backing="tmpfs"),
         )
-
-    @property
-    def temporary_paths(self) -> tuple[Path, ...]:
-        """The folders that :meth:`close` removes; nobody else's, and of no use to anybody once this process is gone."""
-        return tuple(path for path in (self.runtime_path, self._disk_path) if path is not None)
 
     # -- grants
 
@@ -272,14 +268,14 @@ class TaskWorkspace:
         and ``InputRoot.snapshot``) and ValueError for a bad name. Blocks while copying.
         """
         path = absolute(host_path)
-        with self._lock:
+        with self._input_lock:
             self._require_open()
             name = self._input_name(name)
             self._check_class(path, allow_sensitive)
             digest, size = self._input_root.snapshot(path, name, allow_secrets=allow_sensitive)
-            granted = GrantedInput(name=name, host_path=str(path), mode="snapshot", sha256=digest, size=size)
-            self._inputs[name] = granted
-            return granted
+            return self._add_input(
+                GrantedInput(name=name, host_path=str(path), mode="snapshot", sha256=digest, size=size)
+            )
 
     def live_input(
         self, host_path: Path | str, name: str, *, mode: AccessMode = "read_only", allow_sensitive: bool = False
@@ -288,16 +284,19 @@ class TaskWorkspace:
         path = absolute(host_path)
         if mode == "snapshot":
             return self.snapshot_input(path, name, allow_sensitive=allow_sensitive)
-        with self._lock:
+        with self._input_lock:
             self._require_open()
             name = self._input_name(name)
             self._check_class(path, allow_sensitive)
             real = path.resolve()
             if not real.is_file() and not real.is_dir():
                 raise WorkspaceError(f"{path} is no regular file or folder, so it cannot be given to a sandbox")
-            granted = GrantedInput(name=name, host_path=str(real), mode=mode)
-            self._inputs[name] = granted
-            return granted
+            return self._add_input(GrantedInput(name=name, host_path=str(real), mode=mode))
+
+    def _add_input(self, granted: GrantedInput) -> GrantedInput:
+        with self._lock:
+            self._inputs[granted.name] = granted
+        return granted
 
     def _input_name(self, name: str) -> str:
         name = normalise_relative_path(name, what="input name")
@@ -398,6 +397,7 @@ class TaskWorkspace:
         """
         with self._lock:
             self._closed = True
+        with self._input_lock, self._lock:  # a copy that still runs ends first
             self._grants.clear()
             if self._executor is not None:
                 self._executor.shutdown(wait=True, cancel_futures=False)

@@ -12,7 +12,7 @@ import pytest
 from workspace_support import WireSource, make_workspace, materialized
 
 from agently_kernel.contract.errors import GrantError, SandboxError, WorkspaceError
-from agently_kernel.contract.workspace import CollectionLimits
+from agently_kernel.contract.workspace import CollectionLimits, CollectionReport
 from agently_kernel.workspace import collect as collect_module
 from agently_kernel.workspace.readback import BeneathOpener
 
@@ -117,6 +117,43 @@ async def test_nothing_is_read_when_nothing_changed(workspace, source, monkeypat
     monkeypatch.undo()
     (source.output / "b").write_text("1")
     assert brought(await workspace.collect(manifest, source)) == {"output/b": False}
+
+
+@pytest.mark.parametrize("change", ["content", "new file", "new folder", "swapped for a link"])
+async def test_the_quick_look_sees_into_folders(workspace, source, monkeypatch, change):
+    manifest = materialized(workspace)
+    folder = source.output / "d" / "e"
+    folder.mkdir(parents=True)
+    (folder / "f").write_text("1")
+    settle()
+    await workspace.collect(manifest, source)
+    real = workspace._in_thread
+    looked = []
+
+    def counting(*args):
+        looked.append(1)
+        return real(*args)
+
+    monkeypatch.setattr(workspace, "_in_thread", counting)
+    assert (await workspace.collect(manifest, source), looked) == (CollectionReport(), [])
+    if change == "content":
+        (folder / "f").write_text("2")
+    elif change == "new file":
+        (folder / "g").write_text("2")
+    elif change == "new folder":
+        (folder / "h").mkdir()
+        (folder / "h" / "i").write_text("2")
+    else:
+        folder.rename(source.build / "moved")
+        folder.symlink_to(source.build / "moved")
+    report = await workspace.collect(manifest, source)
+    assert looked == [1]
+    assert (set(brought(report)), refused(report)) == {
+        "content": ({"output/d/e/f"}, {}),
+        "new file": ({"output/d/e/g"}, {}),
+        "new folder": ({"output/d/e/h/i"}, {}),
+        "swapped for a link": (set(), {"output/d/e": "symlink"}),
+    }[change]
 
 
 async def test_a_file_that_was_refused_while_it_changed_is_looked_at_again(tmp_path, source):

@@ -5,12 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from workspace_support import make_workspace
+from workspace_support import make_bundle, make_workspace
 
 from agently_kernel.contract.errors import WorkspaceError
 from agently_kernel.workspace import inputs as inputs_module
@@ -231,3 +232,23 @@ def test_inputs_go_with_the_workspace(tmp_path):
     with make_workspace(tmp_path) as workspace:
         workspace.snapshot_input(tmp_path / "f", "deep/er/f")
     assert not workspace.input_path.exists()
+
+
+def test_a_long_copy_does_not_hold_up_a_cell(workspace, tmp_path, monkeypatch):
+    (tmp_path / "f").write_text("1")
+    started, go_on = threading.Event(), threading.Event()
+    real = inputs_module._copy_file
+
+    def slow(*args):
+        started.set()
+        assert go_on.wait(10)
+        return real(*args)
+
+    monkeypatch.setattr(inputs_module, "_copy_file", slow)
+    thread = threading.Thread(target=workspace.snapshot_input, args=(tmp_path / "f", "f"))
+    thread.start()
+    assert started.wait(10)
+    workspace.materialize(make_bundle(), workspace.issue_grant(execution_id="e"))
+    go_on.set()
+    thread.join()
+    assert [item.name for item in workspace.inputs] == ["f"]
