@@ -134,7 +134,7 @@ class Collector:
         area = self._areas["output"]
         if not area.folders_settled or len(area.folders) > QUICK_FOLDERS or len(area.kept) > QUICK_FILES:
             return False
-        info = os.stat(directory)
+        info = os.fstat(directory)
         if area.root != (info.st_dev, info.st_ino) or not all(kept.settled for kept in area.kept.values()):
             return False
         files: dict[str, list[tuple[str, Signature]]] = {folder: [] for folder in area.folders}
@@ -154,7 +154,7 @@ class Collector:
         """True when a folder, reached without following any link, and the known files in it are as they were."""
         inside = self._opener.folder(directory, folder) if folder else directory
         try:
-            return signature == Signature.of(os.stat(inside)) and all(
+            return signature == Signature.of(os.fstat(inside)) and all(
                 known == Signature.of(os.stat(name, dir_fd=inside, follow_symlinks=False)) for name, known in files
             )
         finally:
