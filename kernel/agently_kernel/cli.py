@@ -63,9 +63,9 @@ def _providers(options: argparse.Namespace) -> int:
 
 
 def _clean(options: argparse.Namespace) -> int:
-    from agently_kernel.workspace.cleaning import clean
+    from agently_kernel.reaper import clean_leftovers
 
-    report = clean(remove_stores=options.all, dry_run=options.dry_run)
+    report = clean_leftovers(remove_stores=options.all, dry_run=options.dry_run)
     if options.json:
         print(json.dumps(report.model_dump(mode="json"), indent=2))
     else:

@@ -32,6 +32,7 @@ from agently_kernel.panel_actions import PanelActions
 from agently_kernel.panel_link import PanelLink
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.prompts import InputBox, guest_prompt
+from agently_kernel.reaper import clean_leftovers
 from agently_kernel.screen import Screen
 from agently_kernel.session_sandbox import SessionSandbox
 from agently_kernel.settings import KernelSettings
@@ -46,6 +47,8 @@ MAIN_LOOP_SECONDS = 10.0
 """How long a request on the control channel waits for the main loop, which is never blocked for long."""
 STOP_AFTER = 0.02
 """Seconds from the answer to a shutdown_request until the loops stop: its last status message is sent in between."""
+TIDY_AFTER = 10.0
+"""Seconds after the start at which leftovers of dead sessions are looked for, beside whatever runs then."""
 PATIENCE = 1.0
 """Seconds that a completion or inspection waits for the running cell before it is answered with nothing."""
 SERVER_PACE = 900_000.0
@@ -119,6 +122,7 @@ class AgentlyKernel(Kernel):
         self._cells = 0
         self._next_count = 1
         self._ending: asyncio.Task[None] | None = None
+        self._tidying: asyncio.TimerHandle | None = None
         self._abort_task: asyncio.Task[None] | None = None
         self.filter = OutputFilter(
             OutputPolicy(self.settings.outputs), network_allowed=self.settings.network == "enabled"
@@ -165,6 +169,8 @@ class AgentlyKernel(Kernel):
 
     def _begin(self) -> None:
         self.panel.start()
+        loop = asyncio.get_running_loop()
+        self._tidying = loop.call_later(TIDY_AFTER, lambda: loop.run_in_executor(None, self._tidy))
         if not self.faults:
             self.sandbox.start()
 
@@ -184,6 +190,15 @@ class AgentlyKernel(Kernel):
         self.control_stream.flush(zmq.POLLOUT)
         asyncio.get_running_loop().call_later(STOP_AFTER, stop)
 
+    @staticmethod
+    def _tidy() -> None:
+        """Remove what sessions that died elsewhere have left; never anything of a live one."""
+        try:
+            for item in clean_leftovers().failed:
+                log.warning("%s could not be removed: %s", item.path, item.reason)
+        except Exception:
+            log.exception("what dead sessions left behind could not be looked at")
+
     async def do_shutdown(self, restart: bool) -> dict[str, Any]:
         """End the sandbox the tidy way: exit handlers run, files are collected, nothing is left."""
         await self.on_main(self._end())
@@ -195,6 +210,8 @@ class AgentlyKernel(Kernel):
         await asyncio.shield(self._ending)
 
     async def _close(self) -> None:
+        if self._tidying is not None:
+            self._tidying.cancel()
         self.broker.cancel_all()
         running = self.running
         if running is not None and running.task is not None:

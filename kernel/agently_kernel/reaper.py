@@ -1,7 +1,8 @@
 """A small watcher that tidies up after a kernel that was killed and could not do it itself.
 
 The sandbox's processes end by themselves when the kernel is gone. Its runtime area on the host's tmpfs and its control
-groups would stay until the next start; a shell that waits for the end of a pipe removes them at once.
+groups would stay until the next start; a shell that waits for the end of a pipe removes them at once. It is started before
+any of them is made, and finds them by the owner that they record.
 """
 
 from __future__ import annotations
@@ -9,36 +10,45 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
-from pathlib import Path
 
-from agently_kernel.sandbox.cgroups import find_places, group_pattern
+from agently_kernel.sandbox.cgroups import find_places, group_pattern, remove_stale
+from agently_kernel.sandbox.runtime import probe_pattern
+from agently_kernel.workspace.areas import process_start, product_data_dir, runtime_candidates
+from agently_kernel.workspace.cleaning import CleaningReport, clean
 
 # Reads until the kernel's end of the pipe is closed, whichever way that happens, then removes what is still there. The
 # groups can go only when the last process in them has ended, which takes a moment.
 _SCRIPT = """
 trap '' HUP INT TERM
 while read -r _; do :; done
-folders=$1; shift
-IFS=
-for i in 1 2 3 4 5 6 7 8 9 10; do
+owner=$1 groups=$2 probes=$3; shift 3
+IFS='
+'
+for turn in 1 2 3 4 5 6 7 8 9 10; do
   left=
-  for pattern; do for group in $pattern; do [ -d "$group" ] && ! rmdir "$group" 2>/dev/null && left=1; done; done
+  for group in $groups; do [ -d "$group" ] && ! rmdir "$group" 2>/dev/null && left=1; done
   [ -z "$left" ] && break
-  sleep 0.3
+  sleep 0.2
 done
-printf '%s' "$folders" | while IFS= read -r folder || [ -n "$folder" ]; do rm -rf -- "$folder"; done
+for folder in $probes; do rm -rf -- "$folder"; done
+for base; do
+  for record in "$base"/*/owner.json; do grep -qs "$owner" "$record" && rm -rf -- "${record%/owner.json}"; done
+done
+:
 """
 
 
 class Reaper:
     """Watches over this process. ``close`` ends it; it then finds nothing left to do."""
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        """Start watching; *folders* are ours alone and go when this process is gone. Raises OSError."""
-        patterns = [group_pattern(place.parent, os.getpid()) for place in find_places().values()]
+    def __init__(self) -> None:
+        """Start watching. Raises OSError."""
+        pid = os.getpid()
+        owner = f'"pid": *{pid}, *"start_time": *{process_start(pid) or 0},'
+        groups = "\n".join(sorted({group_pattern(place.parent, pid) for place in find_places().values()}))
+        bases = (*runtime_candidates(), product_data_dir() / "scratch")
         self._process = subprocess.Popen(
-            ["/bin/sh", "-c", _SCRIPT, "agently-kernel-reaper", "\n".join(map(str, folders)), *patterns],
+            ["/bin/sh", "-c", _SCRIPT, "agently-kernel-reaper", owner, groups, probe_pattern(pid), *map(str, bases)],
             stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
             env={"PATH": os.defpath},
         )
@@ -54,11 +64,17 @@ class Reaper:
             self._process.wait(2.0)
 
 
-def watch(folders: Sequence[Path]) -> Reaper | None:
-    """Return a reaper for *folders*, None where there is no shell; the next start tidies up then."""
+def watch() -> Reaper | None:
+    """Return a reaper for this process, None where there is no shell; the next start tidies up then."""
     if sys.platform == "win32":
         return None
     try:
-        return Reaper(folders)
+        return Reaper()
     except OSError:
         return None
+
+
+def clean_leftovers(*, remove_stores: bool = False, dry_run: bool = False) -> CleaningReport:
+    """Remove what dead sessions left behind, of every kind; see :func:`agently_kernel.workspace.cleaning.clean`."""
+    hooks = (remove_stale,) if sys.platform == "linux" else ()
+    return clean(remove_stores=remove_stores, dry_run=dry_run, hooks=hooks)

@@ -87,11 +87,11 @@ class SessionSandbox:
     def workspace(self) -> TaskWorkspace:
         """The session's workspace, made when it is first needed. Raises WorkspaceError."""
         if self._workspace is None:
+            self._reaper = self._reaper or watch()
             self._workspace = TaskWorkspace.create(
                 session_id=self.session_id, limits=self.settings.limits, collection=self.settings.collection,
                 notebook_dir=Path.cwd(),
             )
-            self._reaper = watch(self._workspace.temporary_paths)
         return self._workspace
 
     # -- the sandbox ---------------------------------------------------------------------------------------------------

@@ -24,12 +24,21 @@ def runtime_folders(source: Path, uid: int) -> RuntimeFolders:
     return RuntimeFolders(guest=source.parent / "guest", etc=source.parent / f"etc-{uid}")
 
 
+def _place() -> str:
+    places = [os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"]  # noqa: S108
+    usable = (p for p in places if p and os.path.isdir(p) and os.access(p, os.W_OK | os.X_OK))
+    return next(usable, None) or tempfile.gettempdir()
+
+
+def probe_pattern(pid: int) -> str:
+    """Return the shell pattern of the folders that :func:`temporary_runtime` makes in the process *pid*."""
+    return f"{_place()}/agently-kernel-probe-{pid}-*"
+
+
 @contextlib.contextmanager
 def temporary_runtime() -> Iterator[Path]:
     """Yield a private folder with empty ``source`` and ``guest`` in it, on a tmpfs where one is; then remove it."""
-    places = [os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"]  # noqa: S108
-    place = next((p for p in places if p and os.path.isdir(p) and os.access(p, os.W_OK | os.X_OK)), None)
-    folder = Path(tempfile.mkdtemp(prefix="agently-kernel-probe-", dir=place))
+    folder = Path(tempfile.mkdtemp(prefix=f"agently-kernel-probe-{os.getpid()}-", dir=_place()))
     try:
         for name in ("source", "guest"):
             (folder / name).mkdir(mode=0o755)
