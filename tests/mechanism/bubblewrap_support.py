@@ -110,14 +110,16 @@ sys.stdin.read()
 """
 
 
-def processes_in_namespace(inode: int) -> list[int]:
-    """Return the host pids of all processes in a pid namespace."""
+def processes_in_namespace(inode: int, *, zombies: bool = True) -> list[int]:
+    """Return the host pids of all processes in a pid namespace; *zombies*: also those that nobody has collected yet."""
     found = []
     for name in os.listdir("/proc"):
         if name.isdigit():
             with contextlib.suppress(OSError):
                 if os.stat(f"/proc/{name}/ns/pid").st_ino == inode:
-                    found.append(int(name))
+                    state = Path(f"/proc/{name}/stat").read_text("ascii", "replace").rpartition(")")[2].split()[0]
+                    if zombies or state != "Z":
+                        found.append(int(name))
     return found
 
 
@@ -138,7 +140,9 @@ async def running(
         process = await sandbox.spawn(python_argv(code), env={}, cwd="/workspace/build")
         if ready is not None:
             line = await process.stdout.readline()
-            assert line.decode().strip() == ready, (line, await process.stderr.read())
+            if line.decode().strip() != ready:
+                process.kill()
+                raise AssertionError((line, await process.stderr.read()))
         yield process
     finally:
         await sandbox.close()

@@ -53,16 +53,16 @@ def test_root_list_has_no_user_namespace_and_drops_to_the_uid() -> None:
     assert kept == ["CAP_SETUID", "CAP_SETGID", "CAP_SETPCAP"]
     assert options[options.index("--cap-drop") + 1] == "ALL"
     assert privilege_drop(root) == [
-        "/usr/bin/setpriv", "--reuid=60001", "--regid=60001", "--clear-groups", "--bounding-set=-all", "--inh-caps=-all",
-        "--no-new-privs", "--",
+        "/usr/bin/setpriv", "--reuid=60001", "--regid=60001", "--clear-groups", "--bounding-set=-all",
+        "--inh-caps=-all", "--no-new-privs", "--",
     ]
 
 
 @pytest.mark.parametrize("mode", ["user", "root"])
 @pytest.mark.parametrize(
     "option",
-    ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--as-pid-1", "--die-with-parent", "--new-session",
-     "--clearenv"],
+    ["--unshare-ipc", "--unshare-pid", "--unshare-uts", "--unshare-net", "--as-pid-1", "--die-with-parent",
+     "--new-session", "--clearenv"],
 )
 def test_both_lists_have(mode: str, option: str) -> None:
     assert bwrap_options(layout(mode=mode)).count(option) == 1

@@ -52,8 +52,8 @@ async def test_the_real_list_holds_on_every_axis(runtime: Path) -> None:
     assert concluded(evidence) == dict.fromkeys(AXES, True)
     assert {item.check for item in evidence} == {
         "pid_namespace", "ipc_namespace", "uts_namespace", "mnt_namespace", "net_namespace", "no_writable_host_mount",
-        "uid_is_not_root", "capeff_is_empty", "capprm_is_empty", "capinh_is_empty", "capamb_is_empty", "capbnd_is_empty",
-        "no_new_privs", "seccomp_filter",
+        "uid_is_not_root", "capeff_is_empty", "capprm_is_empty", "capinh_is_empty", "capamb_is_empty",
+        "capbnd_is_empty", "no_new_privs", "seccomp_filter",
     }
     assert {item.source for item in evidence} == {"outside"}
 
@@ -62,8 +62,8 @@ TWINS: dict[str, tuple[Edit, str, set[str]]] = {
     "shared ipc": (without("--unshare-ipc"), "process_contained", {"ipc_namespace"}),
     "shared network": (without("--unshare-net"), "network_blocked", {"net_namespace"}),
     "writable host folder": (
-        replace(["--proc", "/proc"], ["--bind", "/var/tmp", "/borrowed", "--proc", "/proc"]), "host_filesystem_restricted",
-        {"no_writable_host_mount"},
+        replace(["--proc", "/proc"], ["--bind", "/var/tmp", "/borrowed", "--proc", "/proc"]),
+        "host_filesystem_restricted", {"no_writable_host_mount"},
     ),
 }
 
@@ -78,7 +78,8 @@ async def test_a_weakened_twin_flips_exactly_its_axis(runtime: Path, name: str) 
 
 async def test_a_shared_pid_namespace_flips_containment(runtime: Path) -> None:
     def edit(options: list[str]) -> list[str]:
-        return without("--unshare-pid", "--as-pid-1")(replace(["--proc", "/proc"], ["--ro-bind", "/proc", "/proc"])(options))
+        shared = replace(["--proc", "/proc"], ["--ro-bind", "/proc", "/proc"])(options)
+        return without("--unshare-pid", "--as-pid-1")(shared)
 
     evidence = await observe(runtime, edit=edit)
     assert concluded(evidence) == {**dict.fromkeys(AXES, True), "process_contained": False}
@@ -139,7 +140,7 @@ def escape(text: str) -> str:
 
 @given(root=words, point=words, flag=st.sampled_from(["ro", "rw"]), whole=st.sampled_from(["ro", "rw"]))
 def test_a_line_of_mountinfo_is_read_back(root: str, point: str, flag: str, whole: str) -> None:
-    line = f"36 35 98:0 {escape(root)} {escape(point)} {flag},noatime master:1 - ext3 /dev/root {whole},errors=continue\n"
+    line = f"36 35 98:0 {escape(root)} {escape(point)} {flag},noatime master:1 - ext3 /dev/root {whole},errors=go\n"
     assert parse_mountinfo(line) == (
         Mount(device="98:0", root=root, point=point, writable=flag == whole == "rw", kind="ext3"),
     )

@@ -99,7 +99,8 @@ def test_the_environment_holds_nothing_of_the_host(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("TZ", "Europe/Vienna")
     env = sandbox_environment(describe_interpreter(), cpus=2, extra={"MY_SETTING": "1"})
     assert "do-not-show" not in env.values() and "PYTHONPATH" not in env
-    assert (env["TZ"], env["MY_SETTING"], env["OMP_NUM_THREADS"], env["HOME"]) == ("Europe/Vienna", "1", "2", "/tmp/home")
+    chosen = [env[name] for name in ("TZ", "MY_SETTING", "OMP_NUM_THREADS", "HOME")]
+    assert chosen == ["Europe/Vienna", "1", "2", "/tmp/home"]
     assert "OMP_NUM_THREADS" not in sandbox_environment(describe_interpreter(), cpus=None)
 
 
@@ -142,8 +143,8 @@ def test_rlimits_of_a_process_are_read() -> None:
     import resource
 
     seen = read_rlimits(os.getpid())
-    for name, kind in (("nofile", resource.RLIMIT_NOFILE), ("core", resource.RLIMIT_CORE), ("data", resource.RLIMIT_DATA)):
-        assert seen[name] == resource.getrlimit(kind)
+    for name in ("nofile", "core", "data"):
+        assert seen[name] == resource.getrlimit(getattr(resource, f"RLIMIT_{name.upper()}"))
     assert read_rlimits(2**22 - 1) == {}
 
 
@@ -192,7 +193,7 @@ def test_path_is_searched_without_the_virtual_environment(tmp_path: Path, monkey
 FAILURES = [
     ("bwrap: No permissions to create new namespace, likely because the kernel does not allow non-privileged user "
      "namespaces.", "forbids user namespaces"),
-    ("bwrap: No permissions to creating new namespace, likely because the kernel does not allow", "forbids user namespaces"),
+    ("bwrap: No permissions to creating new namespace, likely because the kernel", "forbids user namespaces"),
     ("bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted", "AppArmor"),
     ("bwrap: setting up uid map: Permission denied", "AppArmor"),
     ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "fresh /proc"),
@@ -266,7 +267,7 @@ def test_version_two_writes_its_own_files(tmp_path: Path) -> None:
     place = CgroupPlace(version=2, parent=str(tmp_path))
     limits = ResourceLimits(memory_bytes=2**27, processes=64, cpus=0.5)
     group = SandboxCgroup.create(limits, {"memory": place, "pids": place, "cpu": place})
-    (folder,) = [path for path in tmp_path.iterdir()]
+    (folder,) = tmp_path.iterdir()
     assert group.controllers == {"memory", "pids", "cpu"}
     assert group.procs_files() == [f"{folder}/cgroup.procs"]
     written = {path.name: path.read_text() for path in folder.iterdir()}

@@ -31,7 +31,7 @@ from agently_kernel.providers.bubblewrap_args import (
 from agently_kernel.providers.bubblewrap_binary import BwrapBinary, explain_failure
 from agently_kernel.sandbox.cgroups import SandboxCgroup
 from agently_kernel.sandbox.host_facts import observe_process, parse_mountinfo
-from agently_kernel.sandbox.limits import read_rlimits, rlimit_facts
+from agently_kernel.sandbox.limits import cpu_choice, read_rlimits, rlimit_facts
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits
 
@@ -146,8 +146,8 @@ class BubblewrapProcess:
     def kill(self) -> None:
         """Kill the whole sandbox. Harmless when it is gone.
 
-        Only the guest's first process is killed, and all others with it: bwrap's own process then collects it and ends.
-        Killed itself, it would leave a zombie to whoever collects orphans here, in a container often nobody.
+        Only the guest's first process is killed, and all others with it: bwrap's own process then collects it and
+        ends. Killed itself, it would leave a zombie to whoever collects orphans here, in a container often nobody.
         """
         self.guest.kill()
 
@@ -289,12 +289,14 @@ class BubblewrapSandbox:
                 memory_bytes=None if "memory" in held else self._limits.memory_bytes,
                 inodes=self._limits.inodes,
                 disk_bytes=self._limits.scratch_bytes if on_disk else None,
+                cpus=None if "cpu" in held else cpu_choice(self._limits.cpus),
             ),
             kill=self._process.kill,
             areas={name: fd for name, fd in self._areas.items() if not (name == "build" and on_disk)},
             disk_folder=self._layout.build_dir,
         )
-        self._watchdog.start()
+        with contextlib.suppress(OSError):  # it has ended meanwhile: that is told by others
+            self._watchdog.start()
 
     async def limits(self) -> tuple[LimitFact, ...]:
         """Return each limit with the mechanism in force; observed on the very process, groups and file systems."""
@@ -317,7 +319,12 @@ class BubblewrapSandbox:
                 observed=0 <= hard <= limits.processes if by_rlimit and limits.processes is not None else None,
             ))
         if "cpu" not in held:
-            facts.append(LimitFact(name="cpu", limit=limits.cpus, mechanism="none"))
+            chosen = cpu_choice(limits.cpus)
+            facts.append(LimitFact(
+                name="cpu", limit=None if chosen is None else len(chosen),
+                mechanism="none" if chosen is None else "watchdog",
+                observed=None if chosen is None or pid is None else watching and os.sched_getaffinity(pid) <= chosen,
+            ))
         facts += rlimit_facts(limits, observed)
         disk = self._layout.build_dir is not None
         facts.append(LimitFact(
@@ -362,6 +369,10 @@ class BubblewrapSandbox:
                 what=what, kind="memory_limit", limit="memory", signal="SIGKILL",
                 message=f"The kernel ended it because the sandbox reached its memory limit of {limit} MiB.",
             )
+        if self._watchdog is not None and self._watchdog.last_memory:
+            told, self._watchdog.last_memory = self._watchdog.last_memory, ""
+            message = f"It was ended because {told}."
+            return DeathCause(what=what, kind="memory_limit", limit="memory", signal="SIGKILL", message=message)
         if returncode is None:
             return DeathCause(what=what, kind="unknown", message="No cause could be observed.")
         number = -returncode if returncode < 0 else returncode - 128 if returncode > 128 else 0

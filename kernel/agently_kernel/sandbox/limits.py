@@ -6,6 +6,9 @@ program, and a watchdog outside that ends the sandbox. Sizes of tmpfs bound what
 
 from __future__ import annotations
 
+import math
+import os
+
 from agently_kernel.contract.isolation import LimitFact, ResourceLimits
 
 _MIB = 1024 * 1024
@@ -34,6 +37,15 @@ def shared_memory_bytes(limits: ResourceLimits) -> int:
     """Return the size of /dev/shm: half of the memory limit, at least 64 MiB, at most the scratch size."""
     half = (limits.memory_bytes or limits.scratch_bytes) // 2
     return max(min(half, limits.scratch_bytes), min(64 * _MIB, limits.scratch_bytes))
+
+
+def cpu_choice(cpus: float | None) -> frozenset[int] | None:
+    """Return the processors of a sandbox that may use *cpus* of ours (rounded up), None when it may use them all."""
+    if cpus is None:
+        return None
+    ours = sorted(os.sched_getaffinity(0))
+    wanted = math.ceil(cpus)
+    return frozenset(ours[-wanted:]) if wanted < len(ours) else None
 
 
 def rlimit_facts(limits: ResourceLimits, observed: dict[str, tuple[int, int]]) -> list[LimitFact]:

@@ -1,7 +1,8 @@
 """Watches a sandbox from outside and ends it at a limit that no kernel mechanism holds.
 
-Memory: the resident pages of all its processes, each shared page counted once, and what lies in its tmpfs areas. Where
-a control group holds the limit this part is off. Inodes, and the bytes of a scratch area on the host's disk: always.
+Memory: the resident pages of all its processes, each shared page counted once, and what lies in its tmpfs areas.
+Where a control group holds the limit this part is off. Processors: by affinity, where no group holds them. Inodes,
+and the bytes of a scratch area on the host's disk: always.
 """
 
 from __future__ import annotations
@@ -9,15 +10,19 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Literal
 
 from agently_kernel.contract.result import DeathCause
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MIB = 1024 * 1024
-_FAST, _SLOW = 0.05, 0.1
-_IDLE = 0.25
+_AFTER_KILL, _FAST, _SLOW, _IDLE = 0.01, 0.05, 0.1, 0.25  # seconds between looks
+_MAX_KILLS = 64
+_MAX_ESCAPES = 20
+_MEMORY_FILES_EVERY = 4
 _MAX_PROCESSES = 4096
 _MAX_WALK = 50_000
 
@@ -93,21 +98,58 @@ def folder_usage(path: str) -> tuple[int, int]:
     return size, count
 
 
+def memory_file_bytes(pid: int, seen: set[tuple[int, int]]) -> int:
+    """Return the bytes of memory files (memfd) that a process holds open and that are not in *seen* yet."""
+    size = 0
+    try:
+        names = os.listdir(f"/proc/{pid}/fd")
+    except OSError:
+        return 0
+    for name in names:
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:"):
+                status = os.stat(f"/proc/{pid}/fd/{name}")
+                if (status.st_dev, status.st_ino) not in seen:
+                    seen.add((status.st_dev, status.st_ino))
+                    size += status.st_blocks * 512
+    return size
+
+
+def kill_inside(pid: int, namespace: int) -> bool:
+    """Kill *pid* if it still is a process of the pid namespace with inode *namespace*; True when that was done."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except OSError:
+        return False
+    try:
+        if os.stat(f"/proc/{pid}/ns/pid").st_ino != namespace:
+            return False
+        signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        return True
+    except OSError:
+        return False
+    finally:
+        os.close(descriptor)
+
+
 @dataclass(frozen=True)
 class WatchLimits:
-    """What the watchdog enforces; None switches a part off. Bytes and counts."""
+    """What the watchdog enforces; None switches a part off. Bytes, counts, and the numbers of the allowed CPUs."""
 
     memory_bytes: int | None = None
     inodes: int | None = None
     disk_bytes: int | None = None
+    cpus: frozenset[int] | None = None
 
 
 @dataclass
 class Watchdog:
-    """Polls one sandbox until it is closed or a limit is passed; then calls *kill* once and keeps the cause.
+    """Polls one sandbox until it is closed or a limit is passed for good; then calls *kill* once and keeps the cause.
 
-    *areas* maps names of tmpfs areas to open descriptors that the caller keeps open; *disk_folder* is the scratch area
-    on the host's disk, if it lies there. Use :meth:`start` on the event loop and await :meth:`stop`.
+    Past the memory limit it first kills the largest process other than the first, again and again, as the kernel
+    would: the sandbox and its files live on. *areas* maps names of tmpfs areas to open descriptors that the caller
+    keeps open; *disk_folder* is the scratch area on the host's disk, if it lies there. Use :meth:`start` on the event
+    loop and await :meth:`stop`.
     """
 
     pid: int
@@ -116,11 +158,20 @@ class Watchdog:
     areas: Mapping[str, int] = field(default_factory=dict)
     disk_folder: str | None = None
     cause: DeathCause | None = None
+    last_memory: str = ""
+    """What was seen when a process was last killed for memory; cleared by whoever has told it."""
     _task: asyncio.Task[None] | None = None
+    _namespace: int = 0
+    _kills: int = 0
+    _escapes: int = 0
+    _round: int = 0
+    _in_memory_files: int = 0
 
     def start(self) -> None:
-        """Begin to poll, when there is anything to enforce."""
+        """Begin to poll, when there is anything to enforce. Raises OSError when the process is gone."""
         if self._task is None and any(value is not None for value in vars(self.limits).values()):
+            self._namespace = os.stat(f"/proc/{self.pid}/ns/pid").st_ino
+            self._hold_cpus(descendants(self.pid))
             self._task = asyncio.get_running_loop().create_task(self._run(), name="sandbox-watchdog")
 
     async def stop(self) -> None:
@@ -134,19 +185,23 @@ class Watchdog:
     async def _run(self) -> None:
         while self.cause is None:
             share = self.check()
+            if self.disk_folder is not None and self.cause is None:
+                share = max(share, await asyncio.to_thread(self._check_disk, self.disk_folder))
             if self.cause is not None:
                 self.kill()
                 return
-            if self.disk_folder is not None:
-                share = max(share, await asyncio.to_thread(self._check_disk))
-                if self.cause is not None:
-                    self.kill()
-                    return
-            idle = _IDLE if self.limits.memory_bytes is None and self.disk_folder is None else _SLOW
-            await asyncio.sleep(_FAST if share > 0.5 else idle)
+            await asyncio.sleep(self._pause(share))
+
+    def _pause(self, share: float) -> float:
+        if share > 1.0:
+            return _AFTER_KILL
+        if share > 0.5:
+            return _FAST
+        light = self.limits.memory_bytes is None and self.limits.cpus is None and self.disk_folder is None
+        return _IDLE if light else _SLOW
 
     def check(self) -> float:
-        """Look once; return how near the nearest limit is (1.0 is reached) and set ``cause`` when one is passed."""
+        """Look once; return how near the nearest limit is (1.0 is reached); set ``cause`` when the sandbox must end."""
         share, in_areas = 0.0, 0
         for name, descriptor in self.areas.items():
             try:
@@ -157,42 +212,81 @@ class Watchdog:
             if self.limits.inodes is not None:
                 share = max(share, inodes / self.limits.inodes)
                 if inodes > self.limits.inodes:
-                    self._passed("inodes", f"{name} holds more than {self.limits.inodes} files and folders")
+                    self._end("inodes", f"{name} holds more than {self.limits.inodes} files and folders")
                     return 1.0
-        if self.limits.memory_bytes is not None:
-            share = max(share, self._check_memory(self.limits.memory_bytes, in_areas))
+        if self.limits.memory_bytes is not None or self.limits.cpus is not None:
+            processes = descendants(self.pid)
+            self._hold_cpus(processes)
+            if self.limits.memory_bytes is not None:
+                share = max(share, self._check_memory(processes, self.limits.memory_bytes, in_areas))
         return share
 
-    def _check_memory(self, limit: int, in_areas: int) -> float:
-        processes = descendants(self.pid)
-        rough = sum(resident_bytes(pid) for pid in processes) + in_areas
+    def _check_memory(self, processes: list[int], limit: int, in_areas: int) -> float:
+        self._round += 1
+        if self._round % _MEMORY_FILES_EVERY == 1:
+            seen: set[tuple[int, int]] = set()
+            self._in_memory_files = sum(memory_file_bytes(pid, seen) for pid in processes)
+        outside = in_areas + self._in_memory_files
+        rough = sum(resident_bytes(pid) for pid in processes) + outside
         if rough <= limit:
+            self._kills = 0
             return rough / limit
         # Pages shared after a fork were counted once per process: look again, exactly.
-        anonymous = shared = 0
-        for pid in processes:
-            own, common = proportional_bytes(pid)
-            anonymous, shared = anonymous + own, shared + common
-        exact = anonymous + max(shared, in_areas)  # files of an area that are mapped are in both
-        if exact > limit:
-            held = f"its processes and files held {exact // _MIB} MiB"
-            self._passed("memory", f"{held}; the limit is {limit // _MIB} MiB")
-        return max(exact / limit, 0.6)
+        sizes = {pid: proportional_bytes(pid) for pid in processes}
+        anonymous, shared = (sum(size[part] for size in sizes.values()) for part in (0, 1))
+        exact = anonymous + max(shared, outside)  # files that are mapped are in both
+        if exact <= limit:
+            self._kills = 0
+            return max(exact / limit, 0.6)
+        self.last_memory = f"its processes and files held {exact // _MIB} MiB; the limit is {limit // _MIB} MiB"
+        sizes.pop(self.pid, None)
+        victim = max(sizes, key=lambda pid: sum(sizes[pid]), default=None)
+        self._kills += 1
+        if victim is None or in_areas > limit or self._kills > _MAX_KILLS:
+            self._end("memory", self.last_memory)
+        else:
+            kill_inside(victim, self._namespace)
+            self._round = 0
+        return 1.1
 
-    def _check_disk(self) -> float:
-        assert self.disk_folder is not None
-        size, count = folder_usage(self.disk_folder)
+    def _hold_cpus(self, processes: list[int]) -> None:
+        """Keep every process on the allowed CPUs; a sandbox that keeps leaving them is ended."""
+        allowed = self.limits.cpus
+        if allowed is None:
+            return
+        left = False
+        for pid in processes:
+            for thread in _threads(pid):
+                with contextlib.suppress(OSError):
+                    if not os.sched_getaffinity(thread) <= allowed:
+                        os.sched_setaffinity(thread, allowed)
+                        left = True
+        if left and self._task is not None:
+            self._escapes += 1
+            if self._escapes > _MAX_ESCAPES:
+                self._end("cpu", f"it kept leaving the {len(allowed)} processor(s) it may use")
+
+    def _check_disk(self, folder: str) -> float:
+        size, count = folder_usage(folder)
         share = 0.0
         if self.limits.disk_bytes is not None:
             share = size / self.limits.disk_bytes
             if size > self.limits.disk_bytes:
-                self._passed("scratch_bytes", f"its scratch folder passed {self.limits.disk_bytes // _MIB} MiB on disk")
+                self._end("scratch_bytes", f"its scratch folder passed {self.limits.disk_bytes // _MIB} MiB")
         if self.limits.inodes is not None and count > min(self.limits.inodes, _MAX_WALK - 1):
-            self._passed("inodes", f"its scratch folder holds more than {count - 1} files and folders")
+            self._end("inodes", f"its scratch folder holds more than {count - 1} files and folders")
         return share
 
-    def _passed(self, limit: str, what: str) -> None:
+    def _end(self, limit: str, what: str) -> None:
+        kinds: dict[str, Literal["memory_limit", "cpu_limit"]] = {"memory": "memory_limit", "cpu": "cpu_limit"}
         self.cause = DeathCause(
-            what="sandbox", kind="memory_limit" if limit == "memory" else "watchdog", limit=limit, signal="SIGKILL",
+            what="sandbox", kind=kinds.get(limit, "watchdog"), limit=limit, signal="SIGKILL",
             message=f"The sandbox was ended because {what}.",
         )
+
+
+def _threads(pid: int) -> list[int]:
+    try:
+        return [int(name) for name in os.listdir(f"/proc/{pid}/task")]
+    except OSError:
+        return []
