@@ -386,7 +386,7 @@ def publisher(kernel: Any) -> Callable[[str, dict[str, Any]], None]:
     """Return a ``publish`` that sends on the iopub channel of an ipykernel kernel; it may be called from any thread."""
 
     def publish(msg_type: str, content: dict[str, Any]) -> None:
-        kernel.session.send(kernel.iopub_socket, msg_type, content, ident=kernel.topic(msg_type))
+        kernel.session.send(kernel.iopub_socket, msg_type, content, ident=kernel._topic(msg_type))
 
     return publish
 

@@ -101,11 +101,12 @@ export function sentence(
 ): string {
   const [first, ...facts] = text.split('\n');
   const at = subject ? first.indexOf(subject) : -1;
-  const template =
-    at < 0
-      ? first
-      : `${first.slice(0, at)}%1${first.slice(at + subject.length)}`;
-  const translated = trans.__(template);
-  const whole = translated.split('%1').join(subject);
+  const before = at < 0 ? first : first.slice(0, at);
+  const after = at < 0 ? '' : first.slice(at + subject.length);
+  if (`${before}${after}`.includes('%')) {
+    return text; // the translator would take it for a place of its own
+  }
+  const whole =
+    at < 0 ? trans.__(first) : trans.__(`${before}%1${after}`, subject);
   return [whole, ...facts].join('\n');
 }

@@ -34,6 +34,7 @@ const LEASE_SECONDS = 30;
 const IDLE_POLL = 10_000;
 const BUSY_POLL = 2_000;
 const SHORT_TIMEOUT = 4_000;
+const MAX_EARLY = 50;
 const RETRY = [500, 1_000, 2_000, 5_000, 10_000];
 
 /**
@@ -49,6 +50,7 @@ export class KernelLink implements IDisposable {
   private _state: LinkState = 'no-kernel';
   private _message = '';
   private _snapshot: PanelSnapshot | null = null;
+  private _early: PanelEvent[] = [];
   private _stamp = 0;
   private _lostAt = 0;
   private _turn = 0;
@@ -170,6 +172,7 @@ export class KernelLink implements IDisposable {
     }
     this._kernel = kernel;
     this._snapshot = null;
+    this._early = [];
     this._failures = 0;
     this._announced = false;
     window.clearTimeout(this._timer);
@@ -223,6 +226,7 @@ export class KernelLink implements IDisposable {
   private _onStatus(_: ISessionContext, status: Kernel.Status): void {
     if (status === 'restarting' || status === 'autorestarting') {
       this._snapshot = null;
+      this._early = [];
       this._turn++;
       window.clearTimeout(this._timer);
       if (this._active()) {
@@ -266,10 +270,15 @@ export class KernelLink implements IDisposable {
     message: KernelMessage.IMessage
   ): void {
     const type = message.header.msg_type as string;
-    if (type !== EVENT_TYPE || !this._snapshot || this._state !== 'linked') {
+    if (type !== EVENT_TYPE || !this._active()) {
       return;
     }
     const event = message.content as unknown as PanelEvent;
+    if (!this._snapshot || this._state !== 'linked') {
+      // Events and replies travel on two channels: one may overtake the other.
+      this._early = [...this._early, event].slice(-MAX_EARLY);
+      return;
+    }
     const next = reduce(this._snapshot, event);
     if (next === null) {
       void this._renew();
@@ -314,7 +323,13 @@ export class KernelLink implements IDisposable {
     this._failures = 0;
     this._attaching = 0;
     this._state = 'linked';
-    this._accept(reply.snapshot);
+    const early = this._early;
+    this._early = [];
+    let snapshot = this._newer(reply.snapshot);
+    for (const event of early) {
+      snapshot = reduce(snapshot, event) ?? snapshot;
+    }
+    this._accept(snapshot);
     this._later();
   }
 
@@ -330,7 +345,7 @@ export class KernelLink implements IDisposable {
         return;
       }
       if (reply.snapshot) {
-        this._accept(reply.snapshot);
+        this._accept(this._newer(reply.snapshot));
       }
       this._later();
     } catch {
@@ -342,7 +357,9 @@ export class KernelLink implements IDisposable {
 
   private _later(delay?: number): void {
     window.clearTimeout(this._timer);
-    const busy = this.context.kernelDisplayStatus === 'busy';
+    const busy =
+      this.context.kernelDisplayStatus === 'busy' ||
+      this._snapshot?.session.status === 'busy';
     this._timer = window.setTimeout(
       () => {
         if (this._disposed) {
@@ -356,6 +373,15 @@ export class KernelLink implements IDisposable {
       },
       delay ?? (busy ? BUSY_POLL : IDLE_POLL)
     );
+  }
+
+  /** A snapshot, unless events that overtook it made a newer one of the same session. */
+  private _newer(snapshot: PanelSnapshot): PanelSnapshot {
+    const known = this._snapshot;
+    const same =
+      known !== null &&
+      known.session.started_at === snapshot.session.started_at;
+    return same && known.seq > snapshot.seq ? known : snapshot;
   }
 
   private _accept(snapshot: PanelSnapshot): void {

@@ -13,6 +13,7 @@ export class Notices {
   private _review: (item: IWaiting) => void;
   private _arrived: (item: IWaiting) => void;
   private _known = new Set<string>();
+  private _announced = new Set<string>();
   private _warned = new Set<string>();
   private _shown = new Map<string, string>();
   private _region: HTMLElement;
@@ -64,15 +65,17 @@ export class Notices {
       const background = !front || document.visibilityState === 'hidden';
       if (
         background &&
-        !this._shown.has(request_id) &&
-        !this._known.has(request_id) &&
+        !this._announced.has(request_id) &&
         this._sessions.options.notifyInBackground === 'toast'
       ) {
+        this._announced.add(request_id);
         this._shown.set(request_id, this._notify(item));
       }
     }
     this._known = open;
-    this._warned.forEach(id => open.has(id) || this._warned.delete(id));
+    for (const past of [this._warned, this._announced]) {
+      past.forEach(id => open.has(id) || past.delete(id));
+    }
   }
 
   private _notify(item: IWaiting): string {

@@ -137,6 +137,7 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
       aria-labelledby={titleId}
       tabIndex={-1}
       data-request={approval.request_id}
+      data-created={approval.created_at}
       onKeyDown={event => {
         if (event.key === 'Escape') {
           props.onLeave?.();
