@@ -164,7 +164,7 @@ class ProviderHost(Protocol):
         facts: Mapping[str, str | int] | None = None,
         why: str = "",
     ) -> ApprovalDecision:
-        """Pass a gate (``image_pull`` …). The wait does not count against the deadline of ensure. Raises ApprovalDenied."""
+        """Pass a gate (``image_pull`` …); the wait is not charged to the deadline of ensure. Raises ApprovalDenied."""
 
     def progress(
         self, requirement: ExecutionResourceRequirement, phase: str, **details: str | int | float | bool
