@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import __future__
 import ast
+import asyncio
 import builtins
 import codeop
 import inspect
@@ -137,7 +138,9 @@ class PlainEngine(Engine):
                 if is_value:
                     sys.displayhook(result)
         except BaseException as error:
-            self._show_error(KeyboardInterrupt() if self._stopped and type(error).__name__ == "CancelledError" else error)
+            if self._stopped and isinstance(error, asyncio.CancelledError):
+                error = KeyboardInterrupt().with_traceback(error.__traceback__)
+            self._show_error(error)
             return Outcome(False, self._reply(request, False))
         return Outcome(True, self._reply(request, True))
 
