@@ -182,12 +182,18 @@ class SyncBridge:
             begun.append(loop.create_task(work()))
             begun[0].add_done_callback(lambda task: _pass_on(task, ended))
 
-        loop.call_soon_threadsafe(begin)
+        def stop() -> None:
+            if begun:
+                begun[0].cancel()
+            else:  # interrupted before it was begun
+                ended.cancel()
+
         try:
+            loop.call_soon_threadsafe(begin)
             return ended.result()
         except KeyboardInterrupt:
-            loop.call_soon_threadsafe(lambda: begun[0].cancel())
-            with contextlib.suppress(Exception):  # the interrupt is what is reported
+            loop.call_soon_threadsafe(stop)
+            with contextlib.suppress(concurrent.futures.CancelledError):  # the interrupt is what is reported
                 ended.exception()
             raise
 

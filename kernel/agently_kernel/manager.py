@@ -95,6 +95,10 @@ class ExecutionResourceManager:
         entry = self._book.declared.get(identifier)
         return entry.view() if entry is not None else None
 
+    def handle(self, handle_id: str) -> Handle | None:
+        """Return the live handle, for who executes on it; others use :meth:`inspect`."""
+        return self._book.handles.get(handle_id)
+
     def list(
         self, *, scope: Scope | None = None, owner_id: str | None = None, status: HandleStatus | str | None = None
     ) -> tuple[ExecutionResourceHandleView, ...]:
