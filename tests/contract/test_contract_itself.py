@@ -26,6 +26,8 @@ def against(provider: Any, name: str, folder: Path, **arguments: Any) -> None:
     """Run one contract test for *provider*."""
 
     class Contract(ProviderContract):
+        settle_seconds = 1.0
+
         def make_provider(self) -> ExecutionResourceProvider:
             return provider  # type: ignore[no-any-return]
 

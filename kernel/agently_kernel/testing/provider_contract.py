@@ -40,6 +40,7 @@ class ProviderContract:
 
     config: Mapping[str, Any] = {}
     start_seconds: float = 30.0
+    settle_seconds: float = 5.0
 
     def make_provider(self) -> ExecutionResourceProvider:
         """Return a new provider object."""
@@ -69,7 +70,7 @@ class ProviderContract:
             assert not place.workspace.runtime_path.exists(), "the workspace's runtime area was left"
 
         asyncio.run(main())
-        left = settles(before, self.inventory)
+        left = settles(before, self.inventory, self.settle_seconds)
         assert not left, f"left on the machine: {sorted(left)}"
 
     async def _policy(self, provider: ExecutionResourceProvider) -> ExecutionResourcePolicy:
@@ -265,7 +266,7 @@ class ProviderContract:
                 with pytest.raises(asyncio.CancelledError):
                     await task
                 assert place.manager.list() == () and place.workspace.open_grants == ()
-            left = await asyncio.to_thread(settles, before, self.inventory)
+            left = await asyncio.to_thread(settles, before, self.inventory, self.settle_seconds)
             assert not left, f"left on the machine: {sorted(left)}"
 
         run(scenario)

@@ -153,7 +153,7 @@ def inventory() -> frozenset[str]:
     return frozenset(found)
 
 
-def settles(before: frozenset[str], look: Callable[[], frozenset[str]], seconds: float = 5.0) -> frozenset[str]:
+def settles(before: frozenset[str], look: Callable[[], frozenset[str]], seconds: float) -> frozenset[str]:
     """Return what *look* finds beyond *before* after at most *seconds*; empty as soon as there is nothing."""
     until = time.monotonic() + seconds
     while (left := look() - before) and time.monotonic() < until:
