@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import builtins
 import os
 import subprocess
 import sys
@@ -29,9 +30,7 @@ from .history import History
 from .services import Outcome, Request, Services
 from .shell import Engine
 from .streams import text_of
-
-
-_FOLDER = os.path.dirname(__file__) + os.sep
+from .tracebacks import OWN_FOLDER, lines_of
 
 
 class CellCompiler(CachingCompiler):  # type: ignore[misc]
@@ -150,15 +149,21 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
             self.services.error(etype.__name__, text_of(evalue, "<the exception's text cannot be made>"), lines)
 
     def showtraceback(self, exc_tuple: Any = None, *args: Any, **kwargs: Any) -> None:
-        """Show the exception; when IPython itself stumbles over it, in the interpreter's plain form."""
+        """Show the exception; in Python's own form where IPython has none (groups) or stumbles over it."""
         _end_at_user_code((exc_tuple or sys.exc_info())[2])
         try:
-            super().showtraceback(exc_tuple, *args, **kwargs)
-        except Exception:
-            etype, evalue, trace = self._get_exc_info(exc_tuple)
-            import traceback
-
-            self._showtraceback(etype, evalue, traceback.format_exception_only(etype, evalue))
+            etype, evalue, _ = self._get_exc_info(exc_tuple)
+        except ValueError:
+            etype = evalue = None  # IPython says that there is nothing to show
+        if not _holds_group(evalue):
+            try:
+                super().showtraceback(exc_tuple, *args, **kwargs)
+                return
+            except Exception:
+                pass
+        hidden = (OWN_FOLDER, os.path.dirname(IPython.__file__) + os.sep)
+        labels = {name: "In[%s]" % number for name, number in self.compile._filename_map.items()}
+        self._showtraceback(etype, evalue, lines_of(evalue, lambda name: name.startswith(hidden), labels))
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> Dict[str, Any]:
         """What %history keeps of an error: the lines that were shown, instead of making them a second time."""
@@ -298,8 +303,18 @@ def _end_at_user_code(trace: Optional[types.TracebackType]) -> None:
     """Cut off what follows the last frame that is not of these modules: a Stop often finds our code waiting."""
     last = None
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(_FOLDER):
+        if not trace.tb_frame.f_code.co_filename.startswith(OWN_FOLDER):
             last = trace
         trace = trace.tb_next
     if last is not None:
         last.tb_next = None
+
+
+def _holds_group(error: Optional[BaseException]) -> bool:
+    """True when *error* is an exception group, or came while one was handled."""
+    group = getattr(builtins, "BaseExceptionGroup", None)  # Python 3.11
+    while error is not None and group is not None:
+        if isinstance(error, group):
+            return True
+        error = error.__context__
+    return False

@@ -16,7 +16,6 @@ import linecache
 import os
 import re
 import sys
-import traceback
 import types
 from typing import Any, Coroutine, Dict, List, Optional, Tuple, Union
 
@@ -24,6 +23,7 @@ from .history import History
 from .services import Outcome, Request, Services
 from .shell import Engine
 from .streams import text_of
+from .tracebacks import OWN_FOLDER, lines_of
 
 _REPRESENTATIONS = (
     ("_repr_html_", "text/html"), ("_repr_markdown_", "text/markdown"), ("_repr_svg_", "image/svg+xml"),
@@ -31,7 +31,6 @@ _REPRESENTATIONS = (
     ("_repr_latex_", "text/latex"), ("_repr_json_", "application/json"), ("_repr_javascript_", "application/javascript"),
 )
 _FEATURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
-_FOLDER = os.path.dirname(__file__) + os.sep
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*\.?$")
 
 
@@ -181,22 +180,7 @@ class PlainEngine(Engine):
         self._services.error(type(error).__name__, text_of(error, "<the exception's text cannot be made>"), self._format(error))
 
     def _format(self, error: BaseException) -> List[str]:
-        """Return a traceback without our own frames, with cells named as cells."""
-        try:
-            trace = traceback.TracebackException.from_exception(error)
-            chain: Any = trace
-            seen = set()
-            while chain is not None and id(chain) not in seen:
-                seen.add(id(chain))
-                chain.stack[:] = [frame for frame in chain.stack if not frame.filename.startswith(_FOLDER)]
-                chain = chain.__cause__ or chain.__context__
-            lines = "".join(trace.format()).splitlines()
-        except BaseException:
-            lines = [type(error).__name__]
-        for path, label in self._labels.items():
-            quoted = 'File "%s", line ' % path
-            lines = [line.replace(quoted, "Cell %s, line " % label) for line in lines]
-        return lines
+        return lines_of(error, lambda name: name.startswith(OWN_FOLDER), self._labels)
 
     def stopped(self) -> None:
         self._stopped = True

@@ -25,7 +25,7 @@ class Sources:
         def getfile(object: Any) -> str:
             try:
                 return original(object)
-            except TypeError:
+            except (TypeError, OSError):
                 path = self.file_of_class(object) if inspect.isclass(object) else ""
                 if not path:
                     raise
