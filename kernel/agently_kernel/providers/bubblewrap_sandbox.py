@@ -7,12 +7,8 @@ import contextlib
 import json
 import os
 import platform
-import pwd
-import select
 import signal
-import socket
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any, Literal
 
 from agently_kernel.contract.errors import SandboxCleanupError, SandboxError, SandboxLaunchError
@@ -31,13 +27,15 @@ from agently_kernel.providers.bubblewrap_args import (
 from agently_kernel.providers.bubblewrap_binary import BwrapBinary, explain_failure
 from agently_kernel.sandbox.cgroups import SandboxCgroup
 from agently_kernel.sandbox.host_facts import observe_process, parse_mountinfo
+from agently_kernel.sandbox.identity import UID_RANGE as UID_RANGE
+from agently_kernel.sandbox.identity import HostProcess
+from agently_kernel.sandbox.identity import UidLease as UidLease
 from agently_kernel.sandbox.limits import cpu_choice, read_rlimits, rlimit_facts
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits
 
 START_DEADLINE = 15.0
 CLOSE_DEADLINE = 2.0
-UID_RANGE = range(60000, 61000)
 _AREAS = {"build": SANDBOX_PATHS["build"], "output": SANDBOX_PATHS["output"], "tmp": TMP, "shm": SHM}
 
 # Enters the control groups before bwrap makes its namespaces, so that the group is the root of what is seen inside; and
@@ -48,83 +46,10 @@ _ENTER = (
 )
 
 
-class UidLease:
-    """An unprivileged uid that no other sandbox of this machine uses, held until :meth:`release`.
-
-    The lock is an abstract socket: the kernel drops it with its owner, so nothing can be left behind.
-    """
-
-    def __init__(self, uid: int, holder: socket.socket | None) -> None:
-        self.uid = uid
-        self._holder = holder
-
-    @classmethod
-    def take(cls, candidates: Sequence[int] = UID_RANGE) -> UidLease:
-        """Return a lease on the first free uid. Raises SandboxLaunchError when all are taken."""
-        offset = os.getpid() % len(candidates)
-        for uid in [*candidates[offset:], *candidates[:offset]]:
-            with contextlib.suppress(KeyError):
-                pwd.getpwuid(uid)
-                continue  # somebody's account
-            holder = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                holder.bind(f"\0agently-kernel-uid-{uid}")
-            except OSError:
-                holder.close()
-                continue
-            return cls(uid, holder)
-        raise SandboxLaunchError(
-            f"All {len(candidates)} user ids for sandboxes ({candidates[0]} to {candidates[-1]}) are in use. "
-            "Close some sandboxed kernels.",
-        )
-
-    def release(self) -> None:
-        """Give the uid back. Idempotent."""
-        if self._holder is not None:
-            self._holder.close()
-            self._holder = None
-
-
-class _GuestPid:
-    """The first process of the sandbox, held by a process descriptor so that its number cannot come to mean another."""
-
-    def __init__(self, pid: int, parent: int) -> None:
-        """Raises ProcessLookupError when the process is already gone."""
-        self.pid = pid
-        self._descriptor = os.pidfd_open(pid)
-        try:
-            stat = Path(f"/proc/{pid}/stat").read_text("ascii", "replace")
-            if int(stat.rpartition(")")[2].split()[1]) != parent:
-                raise ProcessLookupError(f"process {pid} is not the sandbox's")
-        except BaseException as error:
-            self.close()
-            if isinstance(error, FileNotFoundError):
-                raise ProcessLookupError(f"process {pid} is gone") from error
-            raise
-
-    def kill(self) -> None:
-        with contextlib.suppress(ProcessLookupError, OSError):
-            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
-
-    def gone(self, timeout: float = 0.0) -> bool:
-        """True when the process has ended, and with it every process of its pid namespace: the kernel ends a
-        namespace's first process only after it has reaped all others."""
-        if self._descriptor < 0:
-            return True
-        poller = select.poll()
-        poller.register(self._descriptor, select.POLLIN)
-        return bool(poller.poll(timeout * 1000))
-
-    def close(self) -> None:
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 class BubblewrapProcess:
     """The SandboxProcess: bwrap's own process, whose pipes are the guest's, and the guest behind it."""
 
-    def __init__(self, outer: PipedProcess, guest: _GuestPid) -> None:
+    def __init__(self, outer: PipedProcess, guest: HostProcess) -> None:
         self._outer = outer
         self.guest = guest
         self.stdin, self.stdout, self.stderr = outer.stdin, outer.stdout, outer.stderr
@@ -210,7 +135,7 @@ class BubblewrapSandbox:
             closing_writer.close()
             pid = await self._read_guest_pid(information, outer)
         try:
-            self._process = BubblewrapProcess(outer, _GuestPid(pid, outer.pid))
+            self._process = BubblewrapProcess(outer, HostProcess(pid, outer.pid))
         except ProcessLookupError:
             raise await self._launch_error(outer) from None
         return self._process
