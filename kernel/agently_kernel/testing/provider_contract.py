@@ -35,7 +35,7 @@ class ProviderContract:
     """Mixin: subclass it as ``Test…`` and give :meth:`make_provider`. The tests run one event loop each.
 
     ``config`` is the candidate's configuration. ``start_seconds`` is how long a sandbox may take to start here; the
-    tests' own deadlines are derived from it. ``settle_seconds``: how long the machine may take to show that all is gone.
+    tests' own deadlines are derived from it. ``settle_seconds``: how long all may take to be gone.
     """
 
     config: Mapping[str, Any] = {}
