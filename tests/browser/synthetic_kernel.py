@@ -1,7 +1,7 @@
 """A synthetic kernel for the panel's browser tests: real panel service and real approval broker, invented facts.
 
-It runs no code. Each line of a cell is a command of :class:`SyntheticKernel`, so that a test can bring about states that a
-real sandbox only shows when something is wrong with the machine.
+It runs no code. Each line of a cell is a command of :class:`SyntheticKernel`, so that a test can bring about states
+that a real sandbox only shows when something is wrong with the machine.
 """
 
 from __future__ import annotations
@@ -55,7 +55,9 @@ def facts(held: dict[str, bool | None] | None = None, safety: str = "isolated") 
     }
     held = held or {}
     evidence = tuple(
-        Evidence(subject=subject, check=check, value=held.get(subject, True), source=source, detail=detail, observed_at=now)
+        Evidence(
+            subject=subject, check=check, value=held.get(subject, True), source=source, detail=detail, observed_at=now
+        )
         for subject, (check, detail) in rows.items()
         for source in ("outside", "inside")
     )
@@ -81,7 +83,8 @@ SELECTION = ProviderSelection(
     index=1, provider_id="bubblewrap",
     skipped=(
         SkipReason(
-            provider_id="docker", index=0, code="unavailable", message="The docker daemon does not answer at its socket.",
+            provider_id="docker", index=0, code="unavailable",
+            message="The docker daemon does not answer at its socket.",
             remedy="Start it (systemctl start docker), or leave docker out of c.AgentlyKernel.providers.",
         ),
         SkipReason(
@@ -137,7 +140,7 @@ class SyntheticKernel(Kernel):
         return "The sandbox was closed."
 
     async def doctor(self) -> tuple[str, dict[str, Any]]:
-        return "provider     available  axes\nbubblewrap   yes        ✓✓✓✓\ndocker       no         the daemon does not answer", {}
+        return "provider     available\nbubblewrap   yes\ndocker       no: the daemon does not answer", {}
 
     async def save_output(self, output: CollectedOutput, folder: str) -> str:
         return f"{folder}{output.path}"
@@ -215,9 +218,11 @@ class SyntheticKernel(Kernel):
             key, _, value = rest.partition("=")
             self.state.set_sandbox(facts({key: {"true": True, "false": False}.get(value)}), SELECTION)
         elif word == "naked":
-            self.state.set_sandbox(facts(dict.fromkeys([a.value for a in IsolationAxis] + ["network"], False), "trusted_local"))
+            held = dict.fromkeys((*(axis.value for axis in IsolationAxis), "network"), False)
+            self.state.set_sandbox(facts(held, "trusted_local"))
         elif word == "inputs":
-            self.state.set_inputs((GrantedInput(name="data.csv", host_path="/data/data.csv", sha256="ab" * 32, size=1234),))
+            given = GrantedInput(name="data.csv", host_path="/data/data.csv", sha256="ab" * 32, size=1234)
+            self.state.set_inputs((given,))
         elif word == "display":
             self.send_response(self.iopub_socket, "display_data", {"data": {"text/html": rest}, "metadata": {}})
         elif word == "fail":

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import urllib.request
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
@@ -34,7 +35,11 @@ def dark_chinese(lab):
 
 
 def test_facts_outputs_and_timeline(desk):
-    cell = "print hello\noutput output/table.csv\noutput output/dot.png\nmissing output/log.txt\nwithhold text/html\ninputs"
+    commands = (
+        "print hello", "output output/table.csv", "output output/dot.png", "missing output/log.txt",
+        "withhold text/html", "inputs",
+    )
+    cell = "\n".join(commands)
     desk.open(desk.lab.notebook("facts.ipynb", [cell], "synthetic"))
     expect(desk.chip()).to_have_text("Ready")
     expect(desk.panel.locator(".agently-Summary")).to_contain_text("Isolated by bubblewrap")
@@ -278,7 +283,7 @@ def test_stopping_the_kernel_takes_the_question_away(desk):
     desk.open(desk.lab.notebook("restart.ipynb", [ASK, "print fresh"], "synthetic"))
     desk.run_cell(0)
     expect(desk.card()).to_be_visible()
-    desk.page.locator(".jp-Toolbar [data-command='notebook:restart-kernel'], [data-jp-item-name='restart'] button").first.click()
+    desk.page.locator("[data-jp-item-name='restart'] button, [data-jp-item-name='restart'] jp-button").first.click()
     desk.page.locator(".jp-Dialog button.jp-mod-accept, .jp-Dialog button.jp-mod-warn").first.click()
     expect(desk.card()).to_have_count(0, timeout=5000)
     expect(desk.chip()).to_have_text("Ready", timeout=15_000)
@@ -348,7 +353,8 @@ def test_dark_and_chinese(desk, dark_chinese):
 
 def test_notebook_7(desk):
     desk.open(desk.lab.notebook("seven.ipynb", [ASK], "synthetic"), app="notebook", panel=False)
-    expect(desk.page.locator(".jp-NotebookPanel-toolbar .agently-Shield")).to_have_text("bubblewrap 4/4", timeout=15_000)
+    shield = desk.page.locator(".jp-NotebookPanel-toolbar .agently-Shield")
+    expect(shield).to_have_text("bubblewrap 4/4", timeout=15_000)
     desk.run_cell(0)
     banner = desk.card(".agently-Banner")
     expect(banner).to_be_visible()
@@ -356,3 +362,18 @@ def test_notebook_7(desk):
     desk.shot("notebook7")
     banner.get_by_role("button", name="Allow once").click()
     expect(desk.output(0)).to_have_text("network: approved_once\n")
+
+
+def test_axe_finds_nothing(desk):
+    axe = Path(__file__).parents[2] / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
+    cell = f"output output/table.csv\nmissing output/x\nwithhold text/html\ninputs\n{ASK}"
+    desk.open(desk.lab.notebook("axe.ipynb", [cell], "synthetic"))
+    desk.run_cell(0)
+    expect(desk.card()).to_be_visible()
+    desk.page.wait_for_timeout(800)
+    desk.page.add_script_tag(path=str(axe))
+    found = desk.page.evaluate(
+        "() => axe.run({include: [['#agently-panel'], ['#jp-main-statusbar .agently-Shield']]})"
+        ".then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html + n.failureSummary).join(' | ')))"
+    )
+    assert found == []
