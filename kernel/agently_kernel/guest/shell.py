@@ -275,16 +275,13 @@ def _private_loop() -> asyncio.AbstractEventLoop:
     try:
         while not held or held[-1] < LOWEST_PRIVATE_FD:
             held.append(os.dup(0))
-    except OSError:
-        pass  # a very low limit of open files
-    try:
-        for fd in held[-8:]:
-            os.close(fd)
-        del held[-8:]
         return asyncio.new_event_loop()
+    except OSError:
+        pass  # a very low limit of open files: any number will do
     finally:
         for fd in held:
             os.close(fd)
+    return asyncio.new_event_loop()
 
 
 def _c_library() -> Tuple[Callable[[], None], Callable[[], None]]:

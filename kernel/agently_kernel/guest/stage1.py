@@ -7,7 +7,8 @@ is told in one sentence on standard error, and the exit code is 3.
 
 ``boot.limits``: integers by name: nofile, fsize, core, nproc, data, as, cpu (rlimits: counts, bytes, seconds) and nice.
 ``boot.seccomp``: ``enabled``, ``allow_inet``, ``allow_unix``. ``boot.challenge``: see ``probe``. ``boot.interpreter``:
-``env`` (complete), ``mode`` (auto, ipython, plain), ``cwd``, ``roots`` (paths of source, input, build, output).
+``env`` (complete), ``mode`` (auto, ipython, plain), ``cwd``, ``roots`` (paths of source, input, build, output), ``links``
+(path to target: made where nothing is, for mechanisms that cannot make links from outside).
 """
 
 from __future__ import annotations
@@ -154,6 +155,16 @@ def make_home(interpreter: Dict[str, Any]) -> None:
             pass
 
 
+def make_links(interpreter: Dict[str, Any]) -> None:
+    """Make the links that the host asks for, and their folders; what is there already stays."""
+    for path, target in (interpreter.get("links") or {}).items():
+        try:
+            os.makedirs(os.path.dirname(path), exist_ok=True)
+            os.symlink(target, path)
+        except OSError:
+            pass
+
+
 def main() -> None:
     """Boot, then be init; in the processes that init forks, be the interpreter."""
     become: Any = None
@@ -163,6 +174,7 @@ def main() -> None:
         boot = read_boot(channel_in, BOOT_SECONDS)
         report = confine(boot)
         make_home(boot["interpreter"])
+        make_links(boot["interpreter"])
         observations = module("probe").observe(boot["challenge"])
         init = module("init")
         try:

@@ -94,7 +94,7 @@ class Router:
     def flush(self) -> None:
         """Write out what both streams hold, in the order in which it was written."""
         for stream in self.streams:
-            stream.flush()
+            stream.flush_text()
 
     def settle(self) -> None:
         """Flush, and wait until init has passed on everything: what a child prints now comes after it."""
@@ -129,6 +129,7 @@ class Router:
     def _audit(self, event: str, _: Any) -> None:
         if event in SPAWNS:
             self.settle()
+            self.written = "either"  # who knows where the child writes
 
     def _before_fork(self) -> None:
         self.lock.acquire()
@@ -212,19 +213,19 @@ class GuestStream(io.TextIOBase):
                 self._parts.append(text)
                 self._size += len(text)
                 if self._size >= FLUSH_CHARACTERS:
-                    self.flush()
+                    self.flush_text()
                 return len(text)
             if not isinstance(text, str):
                 raise TypeError("write() argument must be str, not %s" % type(text).__name__)
             if not text:
                 return 0
             for stream in self._router.streams:
-                stream.flush()  # text of the other stream, or of another cell, was written before this
+                stream.flush_text()  # text of the other stream, or of another cell, was written before this
             self._owner = owner
             self._parts.append(text)
             self._size = len(text)
             if self._size >= FLUSH_CHARACTERS or not self._router.channel.open:
-                self.flush()  # a forked child has no thread that would flush later
+                self.flush_text()  # a forked child has no thread that would flush later
             else:
                 self._router.wake_flusher()
         return len(text)
@@ -234,6 +235,12 @@ class GuestStream(io.TextIOBase):
             self.write(line)
 
     def flush(self) -> None:
+        """Write out what waits; bytes that are written to the descriptor after this come after it, and after displays."""
+        self.flush_text()
+        self._router.channel.fence()
+
+    def flush_text(self) -> None:
+        """Write out what waits."""
         if not self._parts:
             return
         with self._lock:
@@ -287,7 +294,7 @@ class _Binary(io.RawIOBase):
     def write(self, data: Any) -> int:
         plain = bytes(data)
         with self._stream._router.lock:
-            self._stream.flush()
+            self._stream.flush_text()
             self._stream.emit(self._stream._router.owner(), plain, [])
         return len(plain)
 
