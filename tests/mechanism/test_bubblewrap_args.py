@@ -74,10 +74,18 @@ def test_no_host_folder_is_writable_and_the_root_is_sealed_last() -> None:
     assert mounts(options)[-1] == ("--remount-ro", "/")
     assert ("--remount-ro", "/dev") in mounts(options)
     assert ("--ro-bind", "/workspace/build/data/a.csv") in mounts(options)
+    at = options.index("/workspace/build/data")
+    assert options[at - 3 : at] == ["--perms", "1777", "--dir"]
 
 
 def test_disk_mode_binds_exactly_the_scratch_folder() -> None:
-    options = bwrap_options(layout(build_dir="/data/scratch"))
+    links = (("/workspace/build/copy.csv", "/workspace/input/copy.csv"), ("/x/python", "/usr/bin/python3"))
+    disk = layout(build_dir="/data/scratch", inputs=(("data/a.csv", "/home/u/a.csv"),), links=links)
+    options = bwrap_options(disk)
+    touched = [place for _, place in mounts(options) if place.startswith("/workspace/build/")]
+    assert touched == []  # the guest may have put links there
+    assert ("--ro-bind", "/workspace/live/data/a.csv") in mounts(options)
+    assert ("--symlink", "/x/python") in mounts(options)
     at = options.index("--bind")
     assert options[at : at + 3] == ["--bind", "/data/scratch", "/workspace/build"]
     assert options.count("--bind") == 1

@@ -5,6 +5,7 @@ The module imports everywhere; elsewhere than on Linux the probe says why there 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -25,7 +26,7 @@ from agently_kernel.contract.resource import (
     ExecutionResourceProbe,
     ExecutionResourceRequirement,
 )
-from agently_kernel.contract.workspace import TaskWorkspaceAccessGrant
+from agently_kernel.contract.workspace import SANDBOX_PATHS, TaskWorkspaceAccessGrant
 from agently_kernel.guest import wire
 from agently_kernel.providers.bubblewrap_args import SETPRIV, BubblewrapLayout, bwrap_options, system_layout
 from agently_kernel.providers.bubblewrap_binary import (
@@ -36,6 +37,7 @@ from agently_kernel.providers.bubblewrap_binary import (
     file_stamp,
     find_bwrap,
 )
+from agently_kernel.sandbox.cgroups import find_places
 from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, is_inside, sandbox_environment
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, BootConfig, InterpreterBoot, SeccompBoot, install_guest
 from agently_kernel.sandbox.limits import boot_rlimits, shared_memory_bytes
@@ -122,6 +124,24 @@ def _read(path: str) -> str:
         return Path(path).read_text("ascii").strip()
     except OSError:
         return ""
+
+
+def _inputs(grant: TaskWorkspaceAccessGrant) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return (live inputs to mount below the working directory, links there to the snapshots). Raises GrantError."""
+    mounts, links = [], []
+    for item in grant.inputs:
+        if item.name.split("/")[0] == "output":
+            raise GrantError(f"The input {item.name!r} would hide the output folder; give it another name.")
+        if item.mode == "read_only":
+            mounts.append((item.name, item.host_path))
+        elif item.mode == "snapshot":
+            links.append((f"{SANDBOX_PATHS['build']}/{item.name}", f"{SANDBOX_PATHS['input']}/{item.name}"))
+        else:
+            raise GrantError(
+                f"The input {item.name!r} is granted for writing, but a bubblewrap sandbox writes to no folder of the "
+                "host; grant a snapshot or read_only, and take the result from output/."
+            )
+    return mounts, links
 
 
 def maps_uids(uid_map: str, first: int, last: int) -> bool:
@@ -320,9 +340,9 @@ class BubblewrapExecutionResourceProvider:
 
     @staticmethod
     def _prepare_disk(folder: Path) -> None:
-        link = folder / "output"
-        if not os.path.lexists(link):
-            link.symlink_to("/workspace/output")
+        """Make the link to the output folder unless the guest has put something else there."""
+        with contextlib.suppress(FileExistsError):
+            (folder / "output").symlink_to(SANDBOX_PATHS["output"])
 
     @staticmethod
     def _layout(
@@ -330,28 +350,22 @@ class BubblewrapExecutionResourceProvider:
         grant: TaskWorkspaceAccessGrant | None = None,
     ) -> BubblewrapLayout:
         system, links = system_layout()
-        inputs: list[tuple[str, str]] = []
-        input_dir = build_dir = None
-        if grant is not None:
-            inputs = [(item.name, item.host_path) for item in grant.inputs if item.mode == "read_only"]
-            build_dir = grant.root("build").host_path
-            roots = {root.name: root.host_path for root in grant.roots}
-            input_dir = roots.get("input")
-        for name, _ in inputs:
-            if name.split("/")[0] == "output":
-                raise GrantError(f"The input {name!r} would hide the output folder; give it another name.")
+        roots = {} if grant is None else {root.name: root.host_path for root in grant.roots}
+        inputs, copies = ([], []) if grant is None else _inputs(grant)
         return BubblewrapLayout(
             mode=plan.mode, uid=uid, gid=uid, system=system, system_links=links, etc_dir=str(etc),
             etc_folders=bound_folders(), read_only=(*plan.interpreter.roots, *plan.config.extra_read_only),
-            links=plan.interpreter.links, guest_dir=str(guest or "/-"), source_dir=str(source), input_dir=input_dir,
-            inputs=tuple(inputs), build_dir=build_dir, scratch_bytes=limits.scratch_bytes,
-            output_bytes=limits.output_bytes, shm_bytes=shared_memory_bytes(limits),
+            links=(*plan.interpreter.links, *copies), guest_dir=str(guest or "/-"), source_dir=str(source),
+            input_dir=roots.get("input"), inputs=tuple(inputs), build_dir=roots.get("build"),
+            scratch_bytes=limits.scratch_bytes, output_bytes=limits.output_bytes,
+            shm_bytes=shared_memory_bytes(limits),
         )
 
     @staticmethod
     def _boot(plan: _Plan, limits: ResourceLimits) -> BootConfig:
         return BootConfig(
-            limits=boot_rlimits(limits, processes_by_rlimit=plan.mode == "user"),
+            # The number is counted per uid: sound in a user namespace, and with a uid of the sandbox's own.
+            limits=boot_rlimits(limits, processes_by_rlimit=plan.mode == "user" or "pids" not in find_places()),
             seccomp=SeccompBoot(enabled=True, allow_inet=True, allow_unix=True),
             interpreter=InterpreterBoot(
                 env=sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=plan.config.env)

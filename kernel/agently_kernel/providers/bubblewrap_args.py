@@ -34,6 +34,7 @@ from agently_kernel.sandbox.system_files import HOSTNAME
 SETPRIV = "/usr/bin/setpriv"
 TMP = "/tmp"  # noqa: S108 - the sandbox's own
 SHM = "/dev/shm"  # noqa: S108
+LIVE_INPUTS = SANDBOX_ROOT + "/live"
 BWRAP_ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 """The whole environment of the bwrap process itself: a first process of the sandbox could be asked for it."""
 
@@ -43,8 +44,9 @@ class BubblewrapLayout(Frozen):
 
     ``system`` lists host folders of the operating system that are real (bound read-only), ``system_links`` those that
     are links, as (path, target). ``read_only`` are host paths shown at their own places; ``inputs`` are (name below the
-    working directory, host path); ``links`` are (path, target) made inside. ``build_dir`` replaces the scratch tmpfs by
-    a host folder (disk mode).
+    working directory, host path); ``links`` are (path, target) made inside, last. ``build_dir`` replaces the scratch
+    tmpfs by a host folder (disk mode). What a guest may have left in that folder is not to be walked through by bwrap,
+    so inputs then appear below ``/workspace/live`` and nothing is made in it.
     """
 
     mode: Literal["user", "root"]
@@ -84,7 +86,8 @@ class _Tree:
         if parent in self._made:
             return
         self.parents(parent)
-        self.folder(parent)
+        # A folder made for an input among the guest's own files is the guest's to write in, whoever it is.
+        self.folder(parent, "1777" if is_inside(parent, (SANDBOX_PATHS["build"],)) else "0755")
 
     def folder(self, path: str, mode: str = "0755") -> None:
         if path not in self._made:
@@ -152,7 +155,8 @@ def bwrap_options(layout: BubblewrapLayout) -> list[str]:
         if not is_inside(path, (*layout.system, *(link for link, _ in layout.system_links))):
             tree.read_only(path, path)
     for path, target in layout.links:
-        tree.link(path, target)
+        if layout.build_dir is None or not is_inside(path, (SANDBOX_PATHS["build"],)):
+            tree.link(path, target)
     tree.read_only(layout.guest_dir, GUEST_DIR)
     tree.add("--remount-ro", "/", "--chdir", layout.cwd)
     return tree.options
@@ -175,7 +179,7 @@ def _workspace(tree: _Tree, layout: BubblewrapLayout) -> None:
     if layout.build_dir is None:
         tree.link(f"{build}/output", output)
     for name, source in layout.inputs:
-        tree.read_only(source, f"{build}/{name}")
+        tree.read_only(source, f"{build if layout.build_dir is None else LIVE_INPUTS}/{name}")
 
 
 def privilege_drop(layout: BubblewrapLayout) -> list[str]:

@@ -237,11 +237,11 @@ class BubblewrapSandbox:
                 observed=watching if limits.memory_bytes else None,
             ))
         if "processes" not in held:
-            by_rlimit = limits.processes is not None and self._layout.mode == "user"
             hard = observed.get("nproc", (-1, -1))[1]
+            holds = limits.processes is not None and 0 <= hard <= limits.processes
             facts.append(LimitFact(
-                name="processes", limit=limits.processes, mechanism="rlimit" if by_rlimit else "none",
-                observed=0 <= hard <= limits.processes if by_rlimit and limits.processes is not None else None,
+                name="processes", limit=limits.processes, mechanism="rlimit" if holds else "none",
+                observed=True if holds else None,
             ))
         if "cpu" not in held:
             chosen = cpu_choice(limits.cpus)

@@ -21,7 +21,7 @@ def boot_rlimits(limits: ResourceLimits, *, processes_by_rlimit: bool) -> dict[s
     in the cell, where the cgroup or the watchdog would end the interpreter and lose its variables. Unlike ``as`` it
     does not count address space that is only reserved, of which numeric libraries take a great deal.
     ``nproc`` counts per user namespace when it is set inside one, but per uid of the whole host otherwise: only used
-    with a user namespace (*processes_by_rlimit*), and never set before one is entered.
+    with a user namespace or a uid of its own (*processes_by_rlimit*), and never set before one is entered.
     """
     found = {"nofile": limits.open_files, "core": 0}
     if limits.file_size_bytes is not None:

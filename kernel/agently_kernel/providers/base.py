@@ -1,0 +1,264 @@
+"""What the providers have in common: reading a config, mounts from a grant, a remembered launch probe, the end.
+
+A provider says how a launch is planned (:meth:`SandboxProvider.plan`) and how a sandbox is opened for a plan
+(:meth:`SandboxProvider.create_resource`); variants of a mechanism override the latter only.
+"""
+
+from __future__ import annotations
+
+import abc
+import hashlib
+import os
+import platform
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Literal, TypeVar
+
+from pydantic import ValidationError
+
+from agently_kernel.contract.base import Frozen, thaw
+from agently_kernel.contract.errors import ConfigurationError, GrantError, SandboxError
+from agently_kernel.contract.isolation import CodeExecutionProviderCapability, SandboxFacts
+from agently_kernel.contract.protocols import ProviderHost
+from agently_kernel.contract.resource import (
+    KIND_CODE_EXECUTION,
+    ExecutionResourcePolicy,
+    ExecutionResourceProbe,
+    ExecutionResourceRequirement,
+)
+from agently_kernel.contract.workspace import SANDBOX_PATHS, AccessMode, TaskWorkspaceAccessGrant
+from agently_kernel.guest import wire
+from agently_kernel.providers.bubblewrap import VERSION_COMMANDS
+from agently_kernel.providers.bubblewrap_binary import file_stamp
+from agently_kernel.sandbox.launch import FIRST_PROGRAM, install_guest
+from agently_kernel.sandbox.resource import SandboxResource
+from agently_kernel.sandbox.runtime import temporary_runtime
+
+PROBE_SECONDS = 600.0
+
+ConfigT = TypeVar("ConfigT", bound=Frozen)
+PlanT = TypeVar("PlanT")
+
+
+def read_config(kind: type[ConfigT], requirement: ExecutionResourceRequirement, provider_id: str) -> ConfigT:
+    """Return the validated config of a requirement. Raises ConfigurationError naming field and allowed names."""
+    try:
+        return kind.model_validate(thaw(requirement.config))
+    except ValidationError as error:
+        first = error.errors(include_input=False, include_url=False)[0]
+        field = ".".join(str(part) for part in first["loc"]) or "config"
+        raise ConfigurationError(
+            f"Provider {provider_id}: {field}: {first['msg']}. Allowed are {', '.join(sorted(kind.model_fields))}.",
+            details={"field": field},
+        ) from None
+
+
+class Mounts(Frozen):
+    """What a grant lets a sandbox see, as host paths. ``live`` and ``copies`` are (name below the working directory,
+    host path) and (name, path below the input root)."""
+
+    guest: Path
+    source: Path
+    input: Path | None = None
+    live: tuple[tuple[str, str], ...] = ()
+    copies: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, grant: TaskWorkspaceAccessGrant, provider_id: str) -> Mounts:
+        """Derive the mounts from *grant*. Raises GrantError for what no provider of ours mounts."""
+        roots = {root.name: root.host_path for root in grant.roots}
+        source, given = roots.get("source"), roots.get("input")
+        if source is None:
+            raise GrantError(f"Grant {grant.grant_id} has no source folder on this host; nothing was started.")
+        for item in grant.inputs:
+            if item.name.split("/")[0] == "output":
+                raise GrantError(f"The input {item.name!r} would hide the output folder; give it another name.")
+            if item.mode == "read_write":
+                raise GrantError(
+                    f"The input {item.name!r} is granted for writing, but a {provider_id} sandbox writes to no folder "
+                    "of the host; grant a snapshot or read_only, and take the result from output/."
+                )
+        return cls(
+            guest=Path(source).parent / "guest", source=Path(source), input=Path(given) if given else None,
+            live=tuple((item.name, item.host_path) for item in grant.inputs if item.mode == "read_only"),
+            copies=tuple(item.name for item in grant.inputs if item.mode == "snapshot"),
+        )
+
+    def install(self) -> None:
+        """Put the guest's programs where the sandbox gets them from. Raises OSError."""
+        if not (self.guest / FIRST_PROGRAM).exists():
+            install_guest(self.guest)
+
+    def links(self, paths: Mapping[str, str] = SANDBOX_PATHS) -> dict[str, str]:
+        """Return the links (path to target) to make inside: the output folder's and those of private copies."""
+        found = {f"{paths['build']}/output": paths["output"]}
+        found.update({f"{paths['build']}/{name}": f"{paths['input']}/{name}" for name in self.copies})
+        return found
+
+
+class LaunchRequest(Frozen):
+    """How one sandbox is to be opened. ``grant`` is None for a probe."""
+
+    mounts: Mounts
+    policy: ExecutionResourcePolicy
+    tools: Mapping[str, Sequence[str]]
+    grant: TaskWorkspaceAccessGrant | None = None
+    resident: bool = False
+
+
+class SandboxProvider(abc.ABC, Generic[PlanT]):
+    """Base of the providers. Implements ``ExecutionResourceProvider``."""
+
+    provider_id: str
+    supported_kinds: tuple[str, ...] = (KIND_CODE_EXECUTION,)
+    access_modes: tuple[AccessMode, ...] = ("snapshot", "read_only")
+    output_collection: Literal["directory", "protocol", "none"] = "directory"
+
+    def __init__(self) -> None:
+        self._probes: dict[str, tuple[float, ExecutionResourceProbe]] = {}
+        self.host: ProviderHost | None = None
+
+    def bind_host(self, host: ProviderHost) -> None:
+        """Take what the manager offers: gates and progress."""
+        self.host = host
+
+    @abc.abstractmethod
+    async def plan(self, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy) -> PlanT:
+        """Find out all that a launch needs, starting nothing that outlives the call.
+
+        Raises ConfigurationError, SandboxLaunchError (``details['remedy']``), ApprovalDenied.
+        """
+
+    @abc.abstractmethod
+    def plan_key(self, plan: PlanT) -> Sequence[object]:
+        """Return whatever of *plan* could change what a probe sees."""
+
+    @abc.abstractmethod
+    async def create_resource(self, plan: PlanT, request: LaunchRequest) -> SandboxResource:
+        """Open a sandbox and return its resource. Leaves nothing behind when it raises SandboxError."""
+
+    def notes(self, plan: PlanT) -> tuple[str, ...]:
+        """Return what a person may want to know of the plan."""
+        return ()
+
+    async def async_probe(
+        self, *, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy
+    ) -> ExecutionResourceProbe:
+        """Open a real sandbox, observe it, close it; remembered for ten minutes.
+
+        Raises ConfigurationError for a malformed config; everything else is told in the probe.
+        """
+        started, now = time.monotonic(), time.time()
+        try:
+            plan = await self.plan(requirement, policy)
+            tools = self._tools(requirement)
+            key = self._key(plan, policy, tools)
+            known = self._probes.get(key)
+            if known is not None and started - known[0] < PROBE_SECONDS:
+                return known[1].model_copy(update={"cached": True})
+            facts = await self._observe(plan, policy, tools)
+        except SandboxError as error:
+            return self._unavailable(error, now, time.monotonic() - started)
+        except OSError as error:
+            problem = SandboxError(
+                f"A folder for the probe could not be prepared: {error}.", details={"remedy": "free some space"}
+            )
+            return self._unavailable(problem, now, time.monotonic() - started)
+        probe = ExecutionResourceProbe(
+            provider_id=self.provider_id,
+            available=True,
+            capability=CodeExecutionProviderCapability(
+                languages=("python", *VERSION_COMMANDS), toolchains=facts.toolchains, isolation=facts.isolation,
+                workspace_access_modes=self.access_modes, network=facts.network, safety_class=facts.safety_class,
+                output_collection=self.output_collection, mechanism=facts.mechanism,
+            ),
+            diagnostics=self.notes(plan),
+            probed_at=now,
+            seconds=time.monotonic() - started,
+        )
+        self._probes[key] = (started, probe)
+        return probe
+
+    async def _observe(
+        self, plan: PlanT, policy: ExecutionResourcePolicy, tools: Mapping[str, Sequence[str]]
+    ) -> SandboxFacts:
+        with temporary_runtime() as folder:
+            mounts = Mounts(guest=folder / "guest", source=folder / "source")
+            mounts.install()
+            resource = await self.create_resource(plan, LaunchRequest(mounts=mounts, policy=policy, tools=tools))
+            try:
+                return resource.facts
+            finally:
+                await resource.aclose()
+
+    @staticmethod
+    def _tools(requirement: ExecutionResourceRequirement) -> dict[str, Sequence[str]]:
+        return {t.tool: VERSION_COMMANDS[t.tool] for t in requirement.toolchains if t.tool in VERSION_COMMANDS}
+
+    def _key(self, plan: PlanT, policy: ExecutionResourcePolicy, tools: Mapping[str, Sequence[str]]) -> str:
+        guest = [(path.name, file_stamp(str(path))) for path in sorted(Path(wire.__file__).parent.glob("*.py"))]
+        parts = [
+            self.plan_key(plan), platform.release(), platform.machine(), user_id(), guest, sorted(tools),
+            policy.limits.model_dump_json(), policy.network_mode,
+        ]
+        return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
+
+    def _unavailable(self, error: SandboxError, now: float, seconds: float) -> ExecutionResourceProbe:
+        said = str(error.details.get("diagnostics") or "")
+        return ExecutionResourceProbe(
+            provider_id=self.provider_id, available=False, reason=str(error)[:2000],
+            remedy=str(error.details.get("remedy") or "")[:2000], diagnostics=(said[:2000],) if said else (),
+            probed_at=now, seconds=seconds,
+        )
+
+    async def async_ensure(
+        self,
+        *,
+        requirement: ExecutionResourceRequirement,
+        policy: ExecutionResourcePolicy,
+        existing_handle: Any = None,
+    ) -> SandboxResource:
+        """Open a sandbox for the requirement's grant. Raises GrantError, ConfigurationError, SandboxLaunchError."""
+        grant = requirement.task_workspace_access_grant
+        if grant is None:
+            raise GrantError(
+                f"A {self.provider_id} sandbox needs a task workspace access grant: its mounts come from it."
+            )
+        plan = await self.plan(requirement, policy)
+        mounts = Mounts.of(grant, self.provider_id)
+        try:
+            mounts.install()
+            return await self.create_resource(
+                plan,
+                LaunchRequest(
+                    mounts=mounts, policy=policy, tools=self._tools(requirement), grant=grant,
+                    resident=requirement.resident,
+                ),
+            )
+        except SandboxError:
+            self._probes.clear()  # something changed since it was seen to work
+            raise
+        except OSError as error:
+            raise SandboxError(
+                f"The runtime folder of the workspace could not be prepared: {error}. Free some space and try again.",
+                details={"remedy": "free some space in the runtime folder (/dev/shm or $XDG_RUNTIME_DIR)"},
+            ) from error
+
+    async def async_health_check(self, handle: Any) -> Literal["ready", "unhealthy"]:
+        """Tell whether ``handle.resource`` can serve another execution."""
+        resource: SandboxResource = handle.resource
+        return await resource.health()
+
+    async def async_release(self, handle: Any) -> None:
+        """Close ``handle.resource``. Raises SandboxCleanupError when something of it is left."""
+        resource: SandboxResource = handle.resource
+        await resource.aclose()
+
+
+def user_id() -> int:
+    """Return the effective user id, -1 where there is no such thing."""
+    return os.geteuid() if hasattr(os, "geteuid") else -1
+
+
+__all__ = ["LaunchRequest", "Mounts", "SandboxProvider", "read_config", "user_id"]

