@@ -73,12 +73,11 @@ class KernelSession:
         self.other: list[dict[str, Any]] = []
         self.replies: dict[str, dict[str, Any]] = {}
         arguments = [f"--AgentlyKernel.{name}={value}" for name, value in (settings or {}).items()]
-        # the process has its own copy of the descriptor
-        with self.log.open("wb") as log:
-            self.manager.start_kernel(
-                cwd=str(folder), env={**os.environ, **(env or {})}, extra_arguments=arguments, stdout=subprocess.DEVNULL,
-                stderr=log,
-            )
+        self._log_file = self.log.open("wb")  # a restart uses it again
+        self.manager.start_kernel(
+            cwd=str(folder), env={**os.environ, **(env or {})}, extra_arguments=arguments, stdout=subprocess.DEVNULL,
+            stderr=self._log_file,
+        )
         self.client = self.manager.blocking_client()
         self.client.start_channels()
         self.poller = zmq.Poller()
@@ -103,6 +102,7 @@ class KernelSession:
         self.client.stop_channels()
         if self.manager.has_kernel:
             self.manager.shutdown_kernel(now=False)
+        self._log_file.close()
 
     # -- cells
 
