@@ -71,12 +71,16 @@ class SeccompBoot(Frozen):
 
 
 class InterpreterBoot(Frozen):
-    """How ``init`` starts interpreters: environment (complete), mode, working directory, and where the areas lie."""
+    """How ``init`` starts interpreters: environment (complete), mode, working directory, and where the areas lie.
+
+    ``links`` (path to target) are made inside at the start, where the mechanism cannot make them from outside.
+    """
 
     env: Mapping[str, str] = Field(default_factory=dict, repr=False)
     mode: Literal["auto", "ipython", "plain"] = "auto"
     cwd: str = SANDBOX_PATHS["build"]
     roots: Mapping[str, str] = Field(default_factory=lambda: dict(SANDBOX_PATHS))
+    links: Mapping[str, str] = Field(default_factory=dict)
 
 
 class BootConfig(Frozen):

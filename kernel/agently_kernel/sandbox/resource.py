@@ -20,6 +20,7 @@ from agently_kernel.sandbox.activity import NO_INPUT, Activity, CellRun, InputHa
 from agently_kernel.sandbox.binding import execute_header, path_inside, verify_binding
 from agently_kernel.sandbox.boot import BootPlan, boot_guest, check_tools
 from agently_kernel.sandbox.deaths import Stopper, sandbox_death
+from agently_kernel.sandbox.delivery import Delivery
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
 from agently_kernel.sandbox.questions import CommKind, RequestOp, ask, comm_frame, empty_reply
 from agently_kernel.sandbox.resident import Resident
@@ -67,6 +68,7 @@ class SandboxResource:
         interrupt_grace: float = 5.0,
         start_deadline: float = 60.0,
         deadline: float = 20.0,
+        deliver: Delivery | None = None,
     ) -> SandboxResource:
         """Spawn the guest in *sandbox*, boot and observe it, and return the resource, which then owns the sandbox.
 
@@ -76,11 +78,12 @@ class SandboxResource:
         *paths*: where guest programs and workspace areas lie inside. *local*: False when the sandbox is on another
         machine. *start_interpreter*: start the resident interpreter at once (do not wait for it). Seconds:
         *interrupt_grace* from a Stop to the kill, *start_deadline* for an interpreter, *deadline* for all done here.
+        *deliver* brings a bundle's files into a sandbox that does not share the source root with the host.
 
         Raises SandboxLaunchError (details: ``remedy``, ``diagnostics``). The sandbox is closed whenever this raises.
         """
         config = boot or BootConfig()
-        resource = cls(sandbox, config, grant, paths, max_output_bytes)
+        resource = cls(sandbox, config, grant, paths, max_output_bytes, deliver)
         plan = BootPlan(
             python=python, guest_dir=guest_dir, safety_class=safety_class, network=network, local=local,
             write_roots=(paths["build"], paths["output"]), tools=tools or {}, deadline=deadline,
@@ -113,8 +116,10 @@ class SandboxResource:
         grant: TaskWorkspaceAccessGrant | None,
         paths: Mapping[str, str],
         max_output_bytes: int,
+        deliver: Delivery | None = None,
     ) -> None:
         """Use :meth:`open`."""
+        self._deliver = deliver
         self._sandbox = sandbox
         self._config = config
         self._mounts = grant.mounts_key() if grant is not None else None
@@ -227,6 +232,8 @@ class SandboxResource:
         verify_binding(bundle, manifest, grant, self._mounts)
         async with self._turn:
             self._refuse_dead()
+            if self._deliver is not None:
+                await self._deliver(self.put_file, manifest, grant)
             cell = cell or manifest.execution_id or bundle.bundle_id
             if bundle.form is ExecutionForm.SESSION:
                 run = CellRun(cell, sink, self._max_output_bytes, input_handler)

@@ -31,14 +31,19 @@ def _place() -> str:
 
 
 def probe_pattern(pid: int) -> str:
-    """Return the shell pattern of the folders that :func:`temporary_runtime` makes in the process *pid*."""
+    """Return the shell pattern of the folders that :func:`probe_folder` makes in the process *pid*."""
     return f"{_place()}/agently-kernel-probe-{pid}-*"
+
+
+def probe_folder() -> Path:
+    """Make a private folder, on a tmpfs where one is; it is found by this process's id should the process be killed."""
+    return Path(tempfile.mkdtemp(prefix=f"agently-kernel-probe-{os.getpid()}-", dir=_place()))
 
 
 @contextlib.contextmanager
 def temporary_runtime() -> Iterator[Path]:
     """Yield a private folder with empty ``source`` and ``guest`` in it, on a tmpfs where one is; then remove it."""
-    folder = Path(tempfile.mkdtemp(prefix=f"agently-kernel-probe-{os.getpid()}-", dir=_place()))
+    folder = probe_folder()
     try:
         for name in ("source", "guest"):
             (folder / name).mkdir(mode=0o755)
