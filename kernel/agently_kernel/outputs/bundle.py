@@ -45,6 +45,7 @@ class BundleFilter:
         self.network_allowed = network_allowed
         self.granted = granted
         self._widget_ok = widget_ok
+        self._cleaner = markup.HtmlCleaner()
         self._treatments: dict[Treatment, Callable[[_Bundle, str, Any], None]] = {
             Treatment.TEXT: self._text,
             Treatment.HTML: self._html,
@@ -80,7 +81,11 @@ class BundleFilter:
         framed = framing and self.policy is OutputPolicy.FRAMED
         if framed and markup.is_active(source):
             return frames.frame(source, network_allowed=self.network_allowed), False
-        cleaned = markup.clean_html(source, network_allowed=self.network_allowed)
+        if not markup.can_be_cleaned(source):
+            if framed:
+                return frames.frame(source, network_allowed=self.network_allowed), False
+            return "<p>[withheld] An HTML output is too large and irregular to be cleaned.</p>", False
+        cleaned = self._cleaner.clean(source, network_allowed=self.network_allowed)
         if framed and cleaned.lost_style:
             return frames.frame(source, network_allowed=self.network_allowed), False
         return cleaned.markup, cleaned.remote
@@ -107,7 +112,7 @@ class BundleFilter:
             if bundle.framing:
                 bundle.shown["text/html"] = frames.frame(source, network_allowed=self.network_allowed)
                 return
-            bundle.shown["text/html"] = markup.clean_html(source, network_allowed=self.network_allowed).markup
+            bundle.shown["text/html"] = self.html(source, framing=False)[0]
             bundle.lost.append(Withheld("", mime, f"An SVG drawing is shown without its active parts: {error}."))
 
     def _markdown(self, bundle: _Bundle, mime: str, value: Any) -> None:

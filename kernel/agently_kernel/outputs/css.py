@@ -111,9 +111,9 @@ _PSEUDO_NAMES = """
     where before after first-line first-letter marker placeholder
 """
 _PSEUDO_OK = frozenset(_PSEUDO_NAMES.split())
-_IDENT = re.compile(r"#(?=[A-Za-z_-])")
+_IDENT = re.compile(r"#(?=[\w-])")
 _MEDIA = re.compile(r"@media\s*([\w\s():.,-]{1,200})\Z")
-_TOKEN = re.compile(r"([^{}]*)([{}])")
+_BRACE = re.compile(r"[{}]")
 
 
 def clean_stylesheet(text: str, scope: str, id_prefix: str) -> tuple[str, bool]:
@@ -124,8 +124,8 @@ def clean_stylesheet(text: str, scope: str, id_prefix: str) -> tuple[str, bool]:
     text = _without_comments(text).replace("<!--", " ").replace("-->", " ")
     out: list[str] = []
     dropped, media, selector, skipping, end = False, False, "", 0, 0
-    for match in _TOKEN.finditer(text):
-        before, brace, end = match[1], match[2], match.end()
+    for match in _BRACE.finditer(text):
+        before, brace, end = text[end : match.start()], match[0], match.end()
         if skipping:
             skipping += 1 if brace == "{" else -1
             continue
@@ -170,7 +170,13 @@ def _scoped(selectors: str, scope: str, id_prefix: str) -> str:
     members = _split(selectors)
     if any(not m or m[0] in ">+~" for m in members):
         return ""
-    return ", ".join(f"#{scope} {_IDENT.sub('#' + id_prefix, m)}" for m in members)
+    return ", ".join(f"#{scope} {_prefixed(m, id_prefix)}" for m in members)
+
+
+def _prefixed(selector: str, id_prefix: str) -> str:
+    return (
+        _IDENT.sub("#" + id_prefix, selector).replace("#" + id_prefix * 2, "#" + id_prefix) if id_prefix else selector
+    )
 
 
 def _split(selectors: str) -> list[str]:

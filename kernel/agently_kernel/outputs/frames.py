@@ -13,7 +13,8 @@ import re
 
 _CSP = (
     "default-src 'none'; script-src 'unsafe-inline' 'unsafe-eval' data: blob:{net}; "
-    "style-src 'unsafe-inline' data:{net}; img-src data: blob:{net}; font-src data:{net}; media-src data: blob:{net}; connect-src data: blob:{net}; "
+    "style-src 'unsafe-inline' data:{net}; img-src data: blob:{net}; "
+    "font-src data:{net}; media-src data: blob:{net}; connect-src data: blob:{net}; "
     "worker-src blob:; child-src {frames}; frame-src {frames}; object-src 'none'; base-uri 'none'; form-action 'none'"
 )
 # Peer connections are the one way to the network that no policy covers in today's browsers.
@@ -36,9 +37,12 @@ _OUTER_STYLE = (
 _INNER_OPEN = '<iframe sandbox="allow-scripts" referrerpolicy="no-referrer" srcdoc="'
 _INNER_CLOSE = '"></iframe>'
 _HEIGHT = re.compile(r"height[\"']?\s{0,4}[:=]\s{0,4}[\"']?(\d{2,4})(?:px|\b)(?!%)")
-_OWN_FRAME = re.compile(
-    r"<iframe sandbox=\"allow-scripts\" [^<>]*?height: (\d{1,4})px[^<>]*? srcdoc=\"([^\"<>]*)\"></iframe>"
+_OPEN = (
+    '<iframe sandbox="allow-scripts" class="agently-frame" title="Output of sandboxed code" '
+    'referrerpolicy="no-referrer" style="width: 100%; height: {}px; border: 0; resize: vertical; overflow: auto" '
+    'srcdoc="'
 )
+_OWN_FRAME = re.compile(re.escape(_OPEN).replace(r"\{\}", r"(\d{1,4})") + '([^"<>]*)' + re.escape(_INNER_CLOSE))
 
 
 def policy_meta(network_allowed: bool) -> str:
@@ -99,8 +103,4 @@ def _build(markup: str, network_allowed: bool, height: int) -> str:
     source = html.escape(f"{_outer_start(network_allowed)}{inner}{_INNER_CLOSE}", quote=True)
     # Written as an entity, the one word that would undo a frame stands nowhere in its source.
     source = re.sub("(allow-same-origi)(n)", lambda m: f"{m[1]}&#{ord(m[2])};", source, flags=re.IGNORECASE)
-    return (
-        '<iframe sandbox="allow-scripts" class="agently-frame" title="Output of sandboxed code" '
-        f'referrerpolicy="no-referrer" style="width: 100%; height: {height}px; border: 0; resize: vertical; '
-        f'overflow: auto" srcdoc="{source}"></iframe>'
-    )
+    return _OPEN.format(height) + source + _INNER_CLOSE

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import re
+import secrets
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from agently_kernel.outputs import css, text
+
+if TYPE_CHECKING:
+    import nh3
 
 ID_PREFIX = "agently-out-"
 WRAPPER_STYLE = "contain: paint; overflow: auto"
@@ -107,6 +112,15 @@ _FOREIGN_CLASS = re.compile(
 )
 _STYLE_OPEN = re.compile(r"<style\b[^>]{0,500}>", re.IGNORECASE)
 _STYLE_CLOSE = re.compile(r"</style\s{0,100}>", re.IGNORECASE)
+_LARGE = 64 * 1024
+_IRREGULAR_TAG = re.compile(
+    r"<(?=[A-Za-z/!?])(?!/?[A-Za-z][\w:-]{0,40}"
+    r"(?:\s+[\w:@.-]{1,100}(?:\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>=]+))?){0,60}\s*/?>|!DOCTYPE\s[^<>]{0,200}>|!--[^<>]{0,2000}-->)",
+    re.IGNORECASE,
+)
+_NOT_A_ROW = re.compile(r"<(?!/?(?:tr|th|td)>)|\0")
+_LATIN_SIGN = re.compile("[\x80-\xbf]")
+_COSTLY = 250_000
 _FRAGMENT_URL = re.compile(r"url\(\s*#([\w:.-]{1,200})\s*\)\Z")
 
 
@@ -138,10 +152,18 @@ def own_class(name: str) -> bool:
     return re.fullmatch(r"[\w-]{1,100}", name) is not None and not _FOREIGN_CLASS.match(name)
 
 
-class _Attributes:
-    """The attribute filter of one document; sees decoded values. None drops the attribute."""
+def _own_id(name: str) -> str:
+    return name if name.startswith(ID_PREFIX) else ID_PREFIX + name
 
-    def __init__(self, network_allowed: bool, result: Cleaned) -> None:
+
+class _Attributes:
+    """The attribute filter; sees decoded values and returns None to drop one. Holds the state of one document."""
+
+    def __init__(self) -> None:
+        self.begin(False, Cleaned(""))
+
+    def begin(self, network_allowed: bool, result: Cleaned) -> None:
+        """Start a document; what is lost of it is noted in *result*."""
         self.network_allowed = network_allowed
         self.result = result
         self.styles: dict[str, str | None] = {}
@@ -161,16 +183,16 @@ class _Attributes:
         if name in ("href", "xlink:href", "src", "poster"):
             return self._url(tag, name, value.strip())
         if name in ("for", "headers", "name"):
-            return " ".join(ID_PREFIX + part for part in value.split()) or None
+            return " ".join(_own_id(part) for part in value.split()) or None
         if tag in _SVG_TAGS and name not in ("id", "class", "title", "d", "points") and "(" in value:
             if match := _FRAGMENT_URL.match(value):
-                return f"url(#{ID_PREFIX}{match[1]})"
+                return f"url(#{_own_id(match[1])})"
             return value if name.lower().endswith("transform") else css.clean_value(value)
         return value
 
     def _url(self, tag: str, name: str, value: str) -> str | None:
         if value.startswith("#"):
-            return f"#{ID_PREFIX}{value[1:]}" if len(value) > 1 else value
+            return f"#{_own_id(value[1:])}" if len(value) > 1 else value
         if tag in _SVG_TAGS:
             return None
         scheme = value[:8].lower()
@@ -196,38 +218,83 @@ def _take_styles(markup: str) -> tuple[str, list[str]]:
     return "".join([*rest, markup[at:]]) if sheets else markup, sheets
 
 
-def clean_html(markup: str, *, network_allowed: bool = False) -> Cleaned:
-    """Return HTML in which nothing runs, loads from elsewhere (unless *network_allowed*) or leaves its place.
+def can_be_cleaned(markup: str) -> bool:
+    """False for large markup that the cleaner would take too long for.
 
-    Style sheets are cleaned and scoped to the output; ids get a prefix, so that they cannot stand for elements of the
-    page. Markup with styles or classes gets a wrapper that contains whatever is positioned in it.
+    Its time is quadratic in the attributes of one tag and in the ampersands and Latin-1 signs of one text. A large
+    document must have ordinary, complete tags only, and not too many such characters.
     """
-    import nh3
+    if len(markup) <= _LARGE:
+        return True
+    costly = markup.count("&")
+    if not markup.isascii():
+        costly += sum(1 for _ in _LATIN_SIGN.finditer(markup))
+    return costly <= _COSTLY and _IRREGULAR_TAG.search(markup) is None
 
-    result = Cleaned("")
-    markup, sheets = _take_styles(markup)
-    attributes = _Attributes(network_allowed, result)
-    body = nh3.clean(
-        markup,
-        tags=set(_HTML_TAGS | _SVG_TAGS),
-        clean_content_tags=set(_DROP_WITH_CONTENT),
-        attributes={tag: set(names) for tag, names in _ATTRIBUTES.items()},
-        tag_attribute_values={"input": {"type": {"checkbox", "radio"}}},
-        attribute_filter=attributes,
-        url_schemes=_SCHEMES,
-        id_prefix=ID_PREFIX,
-    )
-    body = text.defuse_macros(body)
-    if sheets:
-        scope = "agently-scope-" + hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:12]
-        rules = []
-        for sheet in sheets:
-            safe, lost = css.clean_stylesheet(sheet, scope, ID_PREFIX)
-            result.lost_style = result.lost_style or lost
+
+class HtmlCleaner:
+    """Cleans HTML; the parser's tables are built once, when the first document comes."""
+
+    def __init__(self) -> None:
+        self._attributes = _Attributes()
+        self._cleaner: nh3.Cleaner | None = None
+
+    def clean(self, markup: str, *, network_allowed: bool = False) -> Cleaned:
+        """Return HTML in which nothing runs, loads from elsewhere (unless *network_allowed*) or leaves its place.
+
+        Style sheets are cleaned and scoped to the output; ids get a prefix, so that they cannot stand for elements of
+        the page. Markup with styles or classes gets a wrapper that contains whatever is positioned in it.
+        """
+        result = Cleaned("")
+        markup, sheets = _take_styles(markup)
+        self._attributes.begin(network_allowed, result)
+        body = text.defuse_macros(self._with_rows(markup) or self._tables().clean(markup))
+        if sheets:
+            result.markup = _with_styles(body, sheets, result)
+        elif self._attributes.contained:
+            result.markup = f'<div style="{WRAPPER_STYLE}">{body}</div>'
+        else:
+            result.markup = body
+        return result
+
+    def _with_rows(self, markup: str) -> str | None:
+        """Return a large table cleaned without parsing its rows; None for other markup.
+
+        Rows made of nothing but text and bare tr, th and td tags are safe as they are, and inside a tbody they can close
+        nothing around them. They are set aside while the rest is cleaned.
+        """
+        start, end = markup.find("<tbody>") + 7, markup.rfind("</tbody>")
+        if end - start < _LARGE or start < 7 or _NOT_A_ROW.search(markup, start, end):
+            return None
+        place = f"<tr><td>{secrets.token_hex(16)}</td></tr>"
+        rest = self._tables().clean(markup[:start] + place + markup[end:])
+        head, found, tail = rest.partition(place)
+        return head + markup[start:end] + tail if found else None
+
+    def _tables(self) -> nh3.Cleaner:
+        if self._cleaner is None:
+            import nh3
+
+            self._cleaner = nh3.Cleaner(
+                tags=set(_HTML_TAGS | _SVG_TAGS),
+                clean_content_tags=set(_DROP_WITH_CONTENT),
+                attributes={tag: set(names) for tag, names in _ATTRIBUTES.items()},
+                tag_attribute_values={"input": {"type": {"checkbox", "radio"}}},
+                attribute_filter=self._attributes,
+                url_schemes=_SCHEMES,
+                id_prefix=ID_PREFIX,
+            )
+        return self._cleaner
+
+
+def _with_styles(body: str, sheets: list[str], result: Cleaned) -> str:
+    """Return *body* in an element with an id of its own, with the style sheets cleaned and scoped to that id."""
+    scope = "agently-scope-" + hashlib.sha256(body.encode("utf-8", "replace")).hexdigest()[:12]
+    rules = []
+    for sheet in sheets:
+        safe, lost = css.clean_stylesheet(sheet, scope, ID_PREFIX)
+        result.lost_style = result.lost_style or lost
+        if safe:
             rules.append(safe)
-        sheet = "\n".join(rule for rule in rules if rule)
-        body = f'<div id="{scope}" style="{WRAPPER_STYLE}"><style>{sheet}</style>{body}</div>'
-    elif attributes.contained:
-        body = f'<div style="{WRAPPER_STYLE}">{body}</div>'
-    result.markup = body
-    return result
+    style = "<style>" + "\n".join(rules) + "</style>" if rules else ""
+    return f'<div id="{scope}" style="{WRAPPER_STYLE}">{style}{body}</div>'
