@@ -1,7 +1,8 @@
 """The interpreter process: reads requests, runs cells on the main thread, keeps an event loop turning between them.
 
-A reader thread takes frames from init. Cells, completion and inspection run on the main thread, as callbacks of its event
-loop, so that tasks of earlier cells go on while nothing else runs. SIGINT raises KeyboardInterrupt in a cell only.
+A reader thread takes frames from init. Cells, completion and inspection run on the main thread, as callbacks of its
+event loop, so that tasks of earlier cells go on while nothing else runs. SIGINT raises KeyboardInterrupt in a cell
+only.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ import types
 from collections import deque
 from typing import Any, Callable, Coroutine, Deque, Dict, List, NoReturn, Optional, Tuple, Union
 
-from . import bundles, wire
+from . import bundles
 from .asyncrun import allow_nested_run
 from .channel import Channel, ChannelClosed
 from .services import Outcome, Request, Services
 from .sources import Sources
 from .streams import Router, text_of
+from .vital import VitalBuiltins
 
 LOWEST_PRIVATE_FD = 64
 COMM_PATIENCE_SECONDS = 0.02
@@ -75,6 +77,7 @@ class Shell:
         self._router = router
         self._services = services
         self._engine = engine
+        self._vital = VitalBuiltins()
         self._context = contextvars.copy_context()
         self._loop = _private_loop()
         self._queue: Deque[Request] = deque()
@@ -149,7 +152,8 @@ class Shell:
         self._services.send({"op": "reply", "request": header["request"]}, bundles.dumps(content))
 
     def _take_comms(self) -> None:
-        """Deliver waiting comm messages in order: on the main thread, or on the other one while a cell keeps that busy."""
+        """Deliver waiting comm messages in order: on the main thread, or on the other one while a cell keeps that
+        busy."""
         with self._comm_lock:
             while self._comms:
                 header, payload = self._comms.popleft()
@@ -189,6 +193,7 @@ class Shell:
             else:
                 self._start_task(result, request)
         except BaseException as error:
+            self._put_back()
             _disarm()
             outcome = self._failed(error)
         if outcome is not None:
@@ -225,6 +230,14 @@ class Shell:
             raise KeyboardInterrupt
         self._loop.call_soon_threadsafe(task.cancel)
 
+    def _put_back(self) -> None:
+        """Undo what a cell did to built-in names that the interpreter itself needs, and say so."""
+        replaced = self._vital.restore()
+        if replaced:
+            self._router.flush()
+            text = "[agently] built-in names that the interpreter itself needs were replaced, and put back: %s\n"
+            os.write(2, (text % ", ".join(replaced[:8])).encode("utf-8", "replace"))
+
     def _failed(self, error: BaseException) -> Outcome:
         """Show an exception that the engine did not show."""
         lines = traceback.format_exception_only(type(error), error)
@@ -232,6 +245,7 @@ class Shell:
         return Outcome(False, {})
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
+        self._put_back()
         _disarm()
         _flush_c_library()
         self._router.flush()
@@ -243,7 +257,8 @@ class Shell:
 
 
 def _verified(request: Request) -> str:
-    """Return the source of a cell after comparing its digest. Raises RuntimeError when it is not what the host named."""
+    """Return the source of a cell after comparing its digest. Raises RuntimeError when it is not what the host
+    named."""
     with open(request.path, "rb") as stream:
         data = stream.read()
     found = hashlib.sha256(data).hexdigest()
@@ -300,7 +315,8 @@ _line_buffer_c_library, _flush_c_library = _c_library()
 
 
 def _prepare(config: Dict[str, Any]) -> types.ModuleType:
-    """Environment, folder, import path and the module ``__main__`` of the user, as a Python started by hand has them."""
+    """Environment, folder, import path and the module ``__main__`` of the user, as a Python started by hand has
+    them."""
     environment = config.get("env") or {}
     os.environ.clear()
     os.environ.update({name: value for name, value in environment.items() if isinstance(value, str)})
@@ -341,7 +357,8 @@ def _engine(mode: str, services: Services, user: types.ModuleType) -> Engine:
 
 
 def main(start: Any) -> NoReturn:
-    """Be the interpreter that init forked: *start* holds the channel's descriptor, the counter and the configuration."""
+    """Be the interpreter that init forked: *start* holds the channel's descriptor, the counter and the
+    configuration."""
     code = 0
     try:
         _disarm()
