@@ -149,16 +149,21 @@ class LineMagic:
         """Read the command. Raises ConfigurationError naming what is allowed."""
         words = _words(line, "%agently") or ["status"]
         command, rest = words[0], " ".join(words[1:])
-        if command not in ("status", "outputs", "restart", "allow"):
-            raise ConfigurationError(f"%agently {command}: there is no such command; use status, outputs, restart or allow KIND.")
+        if command not in ("status", "facts", "outputs", "restart", "allow"):
+            raise ConfigurationError(
+                f"%agently {command}: there is no such command; use status, facts, outputs, restart or allow KIND."
+            )
         if (command == "allow") != bool(rest):
             raise ConfigurationError(f"%agently {command} takes {'one kind of output' if command == 'allow' else 'nothing more'}.")
         return cls(command, rest)
 
     async def run(self, kernel: AgentlyKernel, running: RunningCell, cell_id: str) -> dict[str, Any]:
         """Do what was asked and print what came of it."""
-        text = await getattr(self, f"_{self.command}")(kernel, running)
-        kernel.publisher.text(running.cell, "stdout", text + "\n")
+        if self.command == "facts":
+            await self._facts(kernel, running)
+        else:
+            text = await getattr(self, f"_{self.command}")(kernel, running)
+            kernel.publisher.text(running.cell, "stdout", text + "\n")
         return {"status": "ok", "user_expressions": {}, "payload": []}
 
     async def _status(self, kernel: AgentlyKernel, running: RunningCell) -> str:
@@ -175,6 +180,13 @@ class LineMagic:
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
+
+    async def _facts(self, kernel: AgentlyKernel, running: RunningCell) -> None:
+        from agently_exec.tables import facts_report
+
+        await kernel.sandbox.ready()
+        report = facts_report(kernel.sandbox.facts, kernel.sandbox.selection)
+        kernel.publisher.message("display_data", {"data": report.bundle(), "metadata": {}}, running.cell)
 
     async def _outputs(self, kernel: AgentlyKernel, running: RunningCell) -> str:
         files = kernel.sandbox.workspace.store.files
