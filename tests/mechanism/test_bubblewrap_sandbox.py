@@ -86,7 +86,8 @@ for top, folders, files in os.walk("/"):
     try:
         open(top + "/probe", "w").close()
         os.unlink(top + "/probe")
-        found.append(top)
+        if not top.startswith("/tmp/"):  # folders that lead to an interpreter below /tmp
+            found.append(top)
     except OSError:
         pass
 for top in ("/usr", "/usr/lib", "/proc", "/proc/sys/kernel"):

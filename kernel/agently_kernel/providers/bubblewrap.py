@@ -5,6 +5,7 @@ The module imports everywhere; elsewhere than on Linux the probe says why there 
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 import os
@@ -37,7 +38,7 @@ from agently_kernel.providers.bubblewrap_binary import (
     file_stamp,
     find_bwrap,
 )
-from agently_kernel.sandbox.cgroups import find_places
+from agently_kernel.sandbox.cgroups import find_places, remove_stale
 from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, is_inside, sandbox_environment
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, BootConfig, InterpreterBoot, SeccompBoot, install_guest
 from agently_kernel.sandbox.limits import boot_rlimits, shared_memory_bytes
@@ -162,6 +163,7 @@ class BubblewrapExecutionResourceProvider:
     def __init__(self) -> None:
         self._probes: dict[str, tuple[float, ExecutionResourceProbe]] = {}
         self._binaries: dict[tuple[object, ...], BwrapBinary] = {}
+        self._cleaned = False
 
     # -- probe
 
@@ -300,6 +302,9 @@ class BubblewrapExecutionResourceProvider:
         source = grant.root("source").host_path
         if source is None:
             raise GrantError(f"Grant {grant.grant_id} has no source folder on this host; nothing was started.")
+        if not self._cleaned:
+            self._cleaned = True
+            await asyncio.to_thread(remove_stale)  # control groups of kernels that were killed
         sandbox = self._sandbox(plan, Path(source), policy.limits, grant)
         try:
             return await SandboxResource.open(

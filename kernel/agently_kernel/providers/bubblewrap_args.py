@@ -141,7 +141,8 @@ def bwrap_options(layout: BubblewrapLayout) -> list[str]:
     tree.read_only(layout.etc_dir, "/etc")
     for name in layout.etc_folders:
         tree.add("--ro-bind", f"/etc/{name}", f"/etc/{name}")
-    tree.add("--proc", "/proc", "--dev", "/dev")
+    # bwrap covers /proc/sys only where its folder is writable; settings of one's own namespaces are not told by that.
+    tree.add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
     tree.mounted("/dev", SHM)
     tree.mounted("/proc")
     tree.tmpfs(SHM, layout.shm_bytes)
