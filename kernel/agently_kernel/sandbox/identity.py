@@ -90,6 +90,10 @@ class HostProcess:
         poller.register(self._descriptor, select.POLLIN)
         return bool(poller.poll(timeout * 1000))
 
+    def fileno(self) -> int:
+        """Return the process descriptor, readable once the process has ended; -1 when closed."""
+        return self._descriptor
+
     def close(self) -> None:
         """Close the descriptor; the process is then taken to be gone. Idempotent."""
         if self._descriptor >= 0:
