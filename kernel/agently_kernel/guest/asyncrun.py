@@ -1,7 +1,8 @@
 """``asyncio.run`` inside a cell, although the interpreter's own event loop is running.
 
-Cells run while that loop counts as running, so that ``asyncio.create_task`` works in them. ``asyncio.run`` refuses to start
-in such a place; here it is let believe that no loop runs for as long as it runs its own, and the loop is set back after.
+Cells run while that loop counts as running, so that ``asyncio.create_task`` works in them. ``asyncio.run`` refuses to
+start in such a place; here it is let believe that no loop runs for as long as it runs its own, and the loop is set back
+after.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""From objects of a cell to JSON that every receiver takes: finite, shallow, without repeated keys, binary as base64."""
+"""From objects of a cell to JSON that every receiver takes: finite, shallow, without repeated keys, binary as
+base64."""
 
 from __future__ import annotations
 

@@ -25,7 +25,8 @@ class StartError(Exception):
 
 
 class InterpreterEnds(NamedTuple):
-    """Init's ends of a new interpreter: its pid, the socket, the read ends of descriptors 1 and 2, the shared counter."""
+    """Init's ends of a new interpreter: its pid, the socket, the read ends of descriptors 1 and 2, the shared
+    counter."""
 
     pid: int
     sock: socket.socket
@@ -79,16 +80,17 @@ def _reset_signals() -> None:
 
 def _start_error(error: OSError) -> StartError:
     if error.errno in (errno.EAGAIN, errno.ENOMEM):
-        return StartError("no process could be forked (%s): the limit of processes or memory is reached" % error.strerror)
+        reason = "no process could be forked (%s): the limit of processes or memory is reached"
+        return StartError(reason % error.strerror)
     return StartError("no process could be started: %s" % error)
 
 
 def fork_interpreter(abandon: Callable[[], None]) -> Tuple[Optional[InterpreterEnds], Optional[ChildEnds]]:
     """Fork. Return (ends, None) in init, (None, ends) in the child, which holds no other descriptor above 2 then.
 
-    *abandon* is called in the child while init's descriptors are still open, so that no object of init's closes a number
-    that is used anew later. The child leads its own session and process group; its descriptors 1 and 2 are pipes to init, 0 reads nothing.
-    Raises StartError.
+    *abandon* is called in the child while init's descriptors are still open, so that no object of init's closes a
+    number that is used anew later. The child leads its own session and process group; its descriptors 1 and 2 are
+    pipes to init, 0 reads nothing. Raises StartError.
     """
     try:
         ours, theirs = socket.socketpair()

@@ -102,7 +102,8 @@ def read_frames(request: int, fd: int, size: int) -> Iterator[Tuple[Dict[str, An
 
 
 def list_files(root: str, max_files: int) -> List[Dict[str, Any]]:
-    """Return {"path", "size"} of the regular files with one link below *root*, at most *max_files*, within two seconds."""
+    """Return {"path", "size"} of the regular files with one link below *root*, at most *max_files*, within two
+    seconds."""
     found: List[Dict[str, Any]] = []
     deadline = time.monotonic() + WALK_SECONDS
     try:

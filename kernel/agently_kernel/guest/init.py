@@ -1,9 +1,9 @@
 """The first process of a sandbox: forks interpreters and steps, reaps, relays, delivers signals, survives their deaths.
 
 One selector loop, one thread. Init is the only writer on the host's channel. Interpreters speak over a socket pair;
-what anybody writes to descriptors 1 and 2 arrives over pipes that init reads. Before a frame of the interpreter is passed
-on, those pipes are emptied, and a counter that the interpreter shares tells it that this has happened: so text and
-displays keep their order.
+what anybody writes to descriptors 1 and 2 arrives over pipes that init reads. Before a frame of the interpreter is
+passed on, those pipes are emptied, and a counter that the interpreter shares tells it that this has happened: so text
+and displays keep their order.
 """
 
 from __future__ import annotations
@@ -230,7 +230,8 @@ class Init:
     def _op_put(self, header: Dict[str, Any], payload: bytes) -> None:
         answer: Dict[str, Any] = {"op": "stored", "request": header["request"], "ok": True}
         try:
-            files.store(self._root(header["root"]), header["path"], payload, 0o644 if header["root"] == "build" else 0o444)
+            mode = 0o644 if header["root"] == "build" else 0o444
+            files.store(self._root(header["root"]), header["path"], payload, mode)
         except files.Refused as refusal:
             answer.update(ok=False, reason=str(refusal)[:4000])
         self._writer.frame(answer)

@@ -1,13 +1,13 @@
 """What can be observed from inside a sandbox before any code of the user runs: attempts, each with its outcome.
 
-``observe(challenge)`` makes one observation for each thing that can be tried; keys of the challenge that are missing are
-not tried. An observation is ``{"subject", "check", "value", "detail"}``: subject an isolation axis or ``network``, value
-true when the restriction held, false when it did not, null when it could not be told.
+``observe(challenge)`` makes one observation for each thing that can be tried; keys of the challenge that are missing
+are not tried. An observation is ``{"subject", "check", "value", "detail"}``: subject an isolation axis or ``network``,
+value true when the restriction held, false when it did not, null when it could not be told.
 
-Challenge: ``write_roots`` (folders where writing is right), ``host_pid``, ``namespaces`` (inode numbers of the host's, by
-name), ``canary_file`` (a readable file of the host), ``canary_dir`` (a writable folder of the host), ``tcp_port`` (a
-listener on the host's loopback), ``abstract_name`` (a listener on an abstract socket), ``unix_sockets`` (paths of
-listeners).
+Challenge: ``write_roots`` (folders where writing is right), ``host_pid``, ``namespaces`` (inode numbers of the
+host's, by name), ``canary_file`` (a readable file of the host), ``canary_dir`` (a writable folder of the host),
+``tcp_port`` (a listener on the host's loopback), ``abstract_name`` (a listener on an abstract socket),
+``unix_sockets`` (paths of listeners).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import os
 import select
 import signal
 import socket
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from . import seccomp
@@ -34,7 +35,9 @@ PR_GET_NO_NEW_PRIVS = 39
 AF_VSOCK, AF_ALG, AF_PACKET = 40, 38, 17
 REFUSALS = (errno.EPERM, errno.ENOSYS)
 # File systems that live in memory or in the kernel: being able to write there touches no file of the host.
-PRIVATE_FILE_SYSTEMS = ("tmpfs", "overlay", "proc", "sysfs", "devpts", "devtmpfs", "mqueue", "ramfs", "cgroup", "cgroup2")
+PRIVATE_FILE_SYSTEMS = (
+    "tmpfs", "overlay", "proc", "sysfs", "devpts", "devtmpfs", "mqueue", "ramfs", "cgroup", "cgroup2",
+)
 ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
 Outcome = Tuple[Optional[bool], str]
 
@@ -90,13 +93,13 @@ class _Observer:
     def processes(self) -> None:
         for name in ("pid", "ipc"):
             if name in self.challenge.get("namespaces", {}):
-                self.attempt(CONTAINED, "own %s namespace" % name, lambda name=name: self._own_namespace(name))  # type: ignore[misc]
+                self.attempt(CONTAINED, "own %s namespace" % name, partial(self._own_namespace, name))
         self.attempt(CONTAINED, "few processes are visible", self._visible)
         if "host_pid" in self.challenge:
             self.attempt(CONTAINED, "a process of the host cannot be signalled", self._signal_host)
         if "abstract_name" in self.challenge:
             address = "\0" + str(self.challenge["abstract_name"])
-            self.attempt(CONTAINED, "an abstract socket of the host cannot be reached", lambda: self._unix(address))
+            self.attempt(CONTAINED, "an abstract socket of the host cannot be reached", partial(self._unix, address))
 
     def _own_namespace(self, name: str) -> Outcome:
         own = os.stat("/proc/self/ns/" + name).st_ino
@@ -133,13 +136,13 @@ class _Observer:
 
     def files(self) -> None:
         if "mnt" in self.challenge.get("namespaces", {}):
-            self.attempt(FILES, "own mnt namespace", lambda: self._own_namespace("mnt"))
+            self.attempt(FILES, "own mnt namespace", partial(self._own_namespace, "mnt"))
         if "canary_file" in self.challenge:
             self.attempt(FILES, "a file of the host cannot be read", self._read_canary)
         if "canary_dir" in self.challenge:
             self.attempt(FILES, "a folder of the host cannot be written", self._write_canary)
         for path in self.challenge.get("unix_sockets", ()):
-            self.attempt(FILES, "a socket file of the host cannot be reached", lambda path=path: self._unix(path))  # type: ignore[misc]
+            self.attempt(FILES, "a socket file of the host cannot be reached", partial(self._unix, path))
         self.attempt(FILES, "no folder of the host is writable", self._mounts)
 
     def _read_canary(self) -> Outcome:
@@ -179,10 +182,12 @@ class _Observer:
     def privileges(self, filtered: bool) -> None:
         self.attempt(PRIVILEGE, "no capabilities", self._capabilities)
         self.attempt(PRIVILEGE, "no new privileges by exec", self._no_new_privs)
-        self.attempt(PRIVILEGE, "not the superuser", lambda: (0 not in (os.geteuid(), os.getuid()), "uid %d" % os.getuid()))
+        self.note(PRIVILEGE, "not the superuser", 0 not in (os.geteuid(), os.getuid()), "uid %d" % os.getuid())
         for path in ("/proc/sys/kernel/core_pattern", "/proc/sys/kernel/hostname", "/proc/sysrq-trigger"):
-            self.attempt(PRIVILEGE, "%s cannot be written" % path, lambda path=path: self._open_for_writing(path))  # type: ignore[misc]
-        dangerous = (("becoming uid 0 is refused", self._become_root), ("a user namespace is refused", self._user_namespace))
+            self.attempt(PRIVILEGE, "%s cannot be written" % path, partial(self._open_for_writing, path))
+        dangerous = (
+            ("becoming uid 0 is refused", self._become_root), ("a user namespace is refused", self._user_namespace),
+        )
         if filtered:
             for check, action in dangerous:
                 self.attempt(PRIVILEGE, check, action)
@@ -251,9 +256,9 @@ class _Observer:
         for name, x86, arm, args in _HARMLESS:
             if os.uname().machine == "aarch64" and arm is None:
                 continue
-            self.attempt(SYSCALLS, "%s is refused" % name, lambda x86=x86, arm=arm, args=args: self._refused(x86, arm, args))  # type: ignore[misc]
+            self.attempt(SYSCALLS, "%s is refused" % name, partial(self._refused, x86, arm, args))
         for family, name in ((AF_VSOCK, "vsock"), (AF_ALG, "alg"), (AF_PACKET, "packet")):
-            self.attempt(SYSCALLS, "a socket of family %s is refused" % name, lambda family=family: self._socket(family))  # type: ignore[misc]
+            self.attempt(SYSCALLS, "a socket of family %s is refused" % name, partial(self._socket, family))
 
     def _refused(self, x86: int, arm: Optional[int], args: Tuple[int, ...]) -> Outcome:
         code = self.syscall(_number(x86, arm), *args)
@@ -276,7 +281,7 @@ class _Observer:
             self.attempt(NETWORK, "the host's loopback cannot be reached", self._tcp)
         self.attempt(NETWORK, "there is no route to anywhere", self._route)
         self.attempt(NETWORK, "there are no interfaces but loopback", self._interfaces)
-        self.attempt(NETWORK, "a socket of family vsock is refused", lambda: self._socket(AF_VSOCK))
+        self.attempt(NETWORK, "a socket of family vsock is refused", partial(self._socket, AF_VSOCK))
 
     def _tcp(self) -> Outcome:
         try:
@@ -291,7 +296,8 @@ class _Observer:
     def _route() -> Outcome:
         try:
             with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as connection:
-                connection.connect(("192.0.2.1", 9))  # reserved for documentation; connecting a datagram socket sends nothing
+                # An address reserved for documentation; connecting a datagram socket sends nothing.
+                connection.connect(("192.0.2.1", 9))
         except OSError as error:
             return True, _reason(error)
         return False, "a route exists"

@@ -6,9 +6,8 @@ import array
 import fcntl
 import os
 import termios
-from typing import Any, Callable, Deque, Dict
-
 from collections import deque
+from typing import Any, Callable, Deque, Dict
 
 from . import wire
 
@@ -33,7 +32,8 @@ def waiting_bytes(fd: int) -> int:
 
 
 class HostWriter:
-    """The only writer on the channel. Never blocks; what the host does not take yet is kept, and ``full`` tells to stop."""
+    """The only writer on the channel. Never blocks; what the host does not take yet is kept, and ``full`` tells to
+    stop."""
 
     def __init__(self, fd: int, on_state: Callable[[], None]) -> None:
         """*on_state* is called when ``waiting`` may have changed, so that the owner watches the descriptor or not."""
@@ -64,7 +64,8 @@ class HostWriter:
         self._put(wire.encode(header, payload))
 
     def stream(self, header: Dict[str, Any], pipe: int, most: int) -> int:
-        """Send up to *most* bytes that wait in *pipe* as payload of one frame and return their number. Raises HostGone."""
+        """Send up to *most* bytes that wait in *pipe* as payload of one frame and return their number. Raises
+        HostGone."""
         count = min(most, waiting_bytes(pipe), wire.STREAM_CHUNK)
         if count <= 0:
             return 0

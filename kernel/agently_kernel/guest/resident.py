@@ -244,7 +244,8 @@ class Resident:
         children.kill_tree([now.pid])
 
     def ended(self, status: int) -> None:
-        """The interpreter was reaped: pass on what is whole of its last words, tell its end. Half a frame is dropped."""
+        """The interpreter was reaped: pass on what is whole of its last words, tell its end. Half a frame is
+        dropped."""
         now = self._now
         assert now is not None
         while not now.condemned:

@@ -1,11 +1,12 @@
 """The system call filter of every sandbox: a BPF program assembled by hand, the same bytes on every host.
 
-``build`` makes the program, ``digest`` names it, ``install`` puts it in force for all threads of this process. The filter
-only takes away: it is stacked on whatever the provider's mechanism already filters.
+``build`` makes the program, ``digest`` names it, ``install`` puts it in force for all threads of this process. The
+filter only takes away: it is stacked on whatever the provider's mechanism already filters.
 
 What it does: a call through another architecture's entry kills the process; numbers this table does not know answer
 ENOSYS, so that libraries take their older path; calls that reach outside a sandbox answer EPERM; four calls are looked
-into (``clone``, ``ioctl``, ``socket``, scheduling). Arguments are compared on the low 32 bits, as the kernel reads them.
+into (``clone``, ``ioctl``, ``socket``, scheduling). Arguments are compared on the low 32 bits, as the kernel reads
+them.
 """
 
 from __future__ import annotations
@@ -119,8 +120,9 @@ def _argument(index: int) -> int:
 def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True) -> bytes:
     """Return the filter for *arch* (``x86_64`` or ``aarch64``) as an array of ``struct sock_filter``.
 
-    ``allow_inet``: Internet and netlink sockets may be made (right where the network is a private namespace or granted).
-    ``allow_unix``: ``socket(AF_UNIX)`` may be made; ``socketpair`` always may. Raises ValueError for another *arch*.
+    ``allow_inet``: Internet and netlink sockets may be made (right where the network is a private namespace or
+    granted). ``allow_unix``: ``socket(AF_UNIX)`` may be made; ``socketpair`` always may. Raises ValueError for
+    another *arch*.
     """
     if arch not in AUDIT_ARCH:
         raise ValueError("no system call table for %r; known are %s" % (arch, ", ".join(sorted(AUDIT_ARCH))))

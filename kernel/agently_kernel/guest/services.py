@@ -62,7 +62,8 @@ class Services:
         self._asking = False
 
     def send(self, header: Dict[str, Any], payload: bytes = b"") -> bool:
-        """Send a frame after the text before it. What is too large is not sent but told on stderr; returns whether sent."""
+        """Send a frame after the text before it. What is too large is not sent but told on stderr; returns whether
+        sent."""
         try:
             self.router.send(header, payload)
             return True

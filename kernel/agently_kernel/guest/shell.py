@@ -245,8 +245,8 @@ class Shell:
         return Outcome(False, {})
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
-        self._put_back()
         _disarm()
+        self._put_back()
         _flush_c_library()
         self._router.flush()
         header = {"op": "done", "cell": request.cell, "status": "ok" if outcome.ok else "error"}

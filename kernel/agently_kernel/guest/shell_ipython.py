@@ -25,12 +25,14 @@ from traitlets.config import Config
 
 from .comms import CommRoom
 from .facade import KernelFacade, announce
-from .kernel_magics import register
 from .history import History
+from .kernel_magics import register
 from .services import Outcome, Request, Services
 from .shell import Engine
 from .streams import text_of
 from .tracebacks import OWN_FOLDER, lines_of
+
+MOST_CELLS = 100_000
 
 
 class CellCompiler(CachingCompiler):  # type: ignore[misc]
@@ -118,7 +120,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     def enable_gui(self, gui: Any = None) -> None:
         """Only the inline backend has a place to draw here."""
         if gui not in (None, "", "inline", "agg"):
-            raise UsageError("No window system can be reached from this sandbox, so the %s event loop cannot be used." % gui)
+            raise UsageError("There is no window system in this sandbox: the %s event loop cannot be used." % gui)
 
     def ask_exit(self) -> None:
         """``exit`` and ``quit`` end the cell."""
@@ -168,7 +170,8 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> Dict[str, Any]:
         """What %history keeps of an error: the lines that were shown, instead of making them a second time."""
         return {
-            "ename": type(exception).__name__, "evalue": text_of(exception, ""), "traceback": list(self.shown_error or []),
+            "ename": type(exception).__name__, "evalue": text_of(exception, ""),
+            "traceback": list(self.shown_error or []),
         }
 
     def get_parent(self) -> Dict[str, Any]:
@@ -215,7 +218,7 @@ class IPythonEngine(Engine):
         shell.displayhook.failed = False
         shell.compile.source, shell.compile.path = source, request.path
         if request.execution_count is not None:
-            shell.execution_count = request.execution_count
+            self._count_from(request.execution_count)
         if request.store_history:
             self._history.add(shell.execution_count, source)
         problem = None
@@ -227,6 +230,13 @@ class IPythonEngine(Engine):
             return self._awaiting(source, request, transformed, problem)
         result = shell.run_cell(source, store_history=request.store_history, silent=request.silent)
         return self._outcome(result, request)
+
+    def _count_from(self, count: int) -> None:
+        """Go on with the host's count, which does not start anew with a new interpreter; ``In[count]`` fits it then."""
+        self.shell.execution_count = count
+        manager = self.shell.history_manager
+        for inputs in (manager.input_hist_parsed, manager.input_hist_raw):
+            inputs.extend([""] * max(0, min(count - len(inputs), MOST_CELLS)))
 
     async def _awaiting(self, source: str, request: Request, transformed: str, problem: Any) -> Outcome:
         shell, result = self.shell, None

@@ -1,11 +1,12 @@
 """The interpreter without IPython: standard library only.
 
-The last expression of a cell is its value; ``_``, ``display``, ``await`` and rich representations work; there are no magics.
+The last expression of a cell is its value; ``_``, ``display``, ``await`` and rich representations work; there are no
+magics.
 """
 
 from __future__ import annotations
-
 import __future__
+
 import ast
 import asyncio
 import builtins
@@ -28,7 +29,8 @@ from .tracebacks import OWN_FOLDER, lines_of
 _REPRESENTATIONS = (
     ("_repr_html_", "text/html"), ("_repr_markdown_", "text/markdown"), ("_repr_svg_", "image/svg+xml"),
     ("_repr_png_", "image/png"), ("_repr_jpeg_", "image/jpeg"), ("_repr_pdf_", "application/pdf"),
-    ("_repr_latex_", "text/latex"), ("_repr_json_", "application/json"), ("_repr_javascript_", "application/javascript"),
+    ("_repr_latex_", "text/latex"), ("_repr_json_", "application/json"),
+    ("_repr_javascript_", "application/javascript"),
 )
 _FEATURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*\.?$")
@@ -177,7 +179,8 @@ class PlainEngine(Engine):
         return {"execution_count": self._count, "user_expressions": expressions, "payload": []}
 
     def _show_error(self, error: BaseException) -> None:
-        self._services.error(type(error).__name__, text_of(error, "<the exception's text cannot be made>"), self._format(error))
+        text = text_of(error, "<the exception's text cannot be made>")
+        self._services.error(type(error).__name__, text, self._format(error))
 
     def _format(self, error: BaseException) -> List[str]:
         return lines_of(error, lambda name: name.startswith(OWN_FOLDER), self._labels)
@@ -200,8 +203,8 @@ class PlainEngine(Engine):
                 names = []
             matches = ["%s.%s" % (head, name) for name in names if name.startswith(tail) and (tail or name[0] != "_")]
         elif text:
-            names = {*self.namespace, *dir(builtins), *keyword.kwlist}
-            matches = [name for name in names if name.startswith(text)]
+            known = {*self.namespace, *dir(builtins), *keyword.kwlist}
+            matches = [name for name in known if name.startswith(text)]
         return {
             "status": "ok", "matches": sorted(matches), "cursor_start": start, "cursor_end": cursor, "metadata": {},
         }

@@ -1,14 +1,14 @@
 """The first program in every sandbox: ``python -I -S -u <folder>/stage1.py``.
 
-Standard input and output are the channel to the host; they are moved out of everybody's way at once, standard error stays
-the third pipe for diagnostics. The program reads the ``boot`` frame and then, in this order: rlimits, umask, not dumpable,
-no_new_privs, the system call filter, the inside observations; then it becomes init in the same process. Whatever fails
-is told in one sentence on standard error, and the exit code is 3.
+Standard input and output are the channel to the host; they are moved out of everybody's way at once, standard error
+stays the third pipe for diagnostics. The program reads the ``boot`` frame and then, in this order: rlimits, umask, not
+dumpable, no_new_privs, the system call filter, the inside observations; then it becomes init in the same process.
+Whatever fails is told in one sentence on standard error, and the exit code is 3.
 
 ``boot.limits``: integers by name: nofile, fsize, core, nproc, data, as, cpu (rlimits: counts, bytes, seconds) and nice.
 ``boot.seccomp``: ``enabled``, ``allow_inet``, ``allow_unix``. ``boot.challenge``: see ``probe``. ``boot.interpreter``:
-``env`` (complete), ``mode`` (auto, ipython, plain), ``cwd``, ``roots`` (paths of source, input, build, output), ``links``
-(path to target: made where nothing is, for mechanisms that cannot make links from outside).
+``env`` (complete), ``mode`` (auto, ipython, plain), ``cwd``, ``roots`` (paths of source, input, build, output),
+``links`` (path to target: made where nothing is, for mechanisms that cannot make links from outside).
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from typing import Any, Dict, NoReturn, Tuple
 PACKAGE = "_agently"
 BOOT_SECONDS = 60.0
 PRIVATE_FD = 100
-"""Where private descriptors begin, if the limit of open files allows it: out of the low numbers that programs expect."""
+"""Where private descriptors begin, if the limit of open files allows it: out of the low numbers that programs
+expect."""
 
 RLIMITS = ("nofile", "fsize", "core", "nproc", "data", "as", "cpu")
 PR_SET_DUMPABLE = 4

@@ -42,7 +42,8 @@ class Router:
         self._wake = threading.Event()
 
     def owner(self) -> str:
-        """Return the cell that the calling code belongs to: of its context, of its thread's starter, or the running one."""
+        """Return the cell that the calling code belongs to: of its context, of its thread's starter, or the running
+        one."""
         cell = self.cell.get("")
         if cell:
             return cell
@@ -53,7 +54,8 @@ class Router:
         return self.running or self.last
 
     def install(self) -> None:
-        """Replace sys.stdout and sys.stderr, follow threads to their starters, and flush before processes are started."""
+        """Replace sys.stdout and sys.stderr, follow threads to their starters, and flush before processes are
+        started."""
         self.streams = [GuestStream(self, "stdout", 1), GuestStream(self, "stderr", 2)]
         sys.stdout, sys.stderr = self.streams
         start = threading.Thread.start
@@ -66,7 +68,7 @@ class Router:
         start_thread.__doc__ = start.__doc__
         flusher = threading.Thread(target=self._flush_often, name="output flusher", daemon=True)
         flusher.start()
-        threading.Thread.start = start_thread  # type: ignore[method-assign]
+        threading.Thread.start = start_thread  # type: ignore[method-assign,assignment]
         os.register_at_fork(before=self._before_fork, after_in_parent=self._after_fork, after_in_child=self._in_child)
         sys.addaudithook(self._audit)
 
@@ -235,7 +237,8 @@ class GuestStream(io.TextIOBase):
             self.write(line)
 
     def flush(self) -> None:
-        """Write out what waits; bytes that are written to the descriptor after this come after it, and after displays."""
+        """Write out what waits; bytes that are written to the descriptor after this come after it, and after
+        displays."""
         self.flush_text()
         self._router.channel.fence()
 

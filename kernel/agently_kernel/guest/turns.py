@@ -1,4 +1,5 @@
-"""Init's event loop: descriptors, timers, the host's channel, and holding the inside back while the host does not read."""
+"""Init's event loop: descriptors, timers, the host's channel, and holding the inside back while the host does not
+read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Built-in names that the interpreter's own machinery cannot do without, kept so that a cell cannot disable it for good."""
+"""Built-in names that the interpreter cannot do without, kept so that a cell cannot disable it for good."""
 
 from __future__ import annotations
 

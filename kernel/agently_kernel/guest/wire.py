@@ -1,7 +1,8 @@
 """The frame codec and the table of messages, shared by both ends of a sandbox's channel.
 
-A frame is ``magic(2) version(1) zero(1) header_length(4) payload_length(4)``, big-endian, then the header (a JSON object
-with ``op``) and the payload (raw bytes whose meaning the op gives). Text of cells travels as payload, never as JSON.
+A frame is ``magic(2) version(1) zero(1) header_length(4) payload_length(4)``, big-endian, then the header (a JSON
+object with ``op``) and the payload (raw bytes whose meaning the op gives). Text of cells travels as payload, never as
+JSON.
 
 Topology: host <-> init over the sandbox's stdin and stdout; init <-> interpreter over a socket pair that only those two
 hold. Init is the only writer to the host, so a dying interpreter cannot leave half a frame there. Both receivers treat
@@ -36,7 +37,8 @@ class WireError(Exception):
 
 
 class Field(NamedTuple):
-    """A header field: its type (``str``, ``int``, ``bool``, ``dict``, ``list``), whether it must be there, its size cap."""
+    """A header field: its type (``str``, ``int``, ``bool``, ``dict``, ``list``), whether it must be there, its size
+    cap."""
 
     kind: type
     required: bool = True
@@ -78,7 +80,7 @@ TO_INIT = {
     "fetch": Message({"request": _N, "area": _AREA, "path": _S, "max_bytes": _N}),
     "list": Message({"request": _N, "area": _AREA, "max_files": _N}),  # answered by `listing`
     "put": Message({"request": _N, "root": Field(str, True, 8, ("source", "input", "build")), "path": _S}, MAX_PAYLOAD),
-    "tools": Message({"request": _N, "argvs": Field(list, True, 16)}),  # run `tool --version` argvs; answered by `tools`
+    "tools": Message({"request": _N, "argvs": Field(list, True, 16)}),  # run each argv briefly; answered by `tools`
     "ping": Message({"request": _N}),
     "shutdown": Message({"grace": _N}),  # milliseconds for exit handlers, then init ends
 }
@@ -265,7 +267,8 @@ def check(header: Dict[str, Any], payload_size: int, table: Dict[str, Message]) 
 def split_buffers(lengths: Optional[List[Any]], payload: bytes) -> Tuple[Dict[str, Any], List[bytes]]:
     """Split a comm payload into its JSON part and its binary buffers. Raises WireError when lengths do not add up."""
     sizes = lengths if lengths else [len(payload)]
-    if any(not isinstance(size, int) or isinstance(size, bool) or size < 0 for size in sizes) or sum(sizes) != len(payload):
+    plain = all(isinstance(size, int) and not isinstance(size, bool) and size >= 0 for size in sizes)
+    if not plain or sum(sizes) != len(payload):
         raise WireError("the buffers of a comm message do not add up")
     content = loads(payload[: sizes[0]]) if sizes[0] else {}
     if not isinstance(content, dict):
@@ -278,7 +281,8 @@ def split_buffers(lengths: Optional[List[Any]], payload: bytes) -> Tuple[Dict[st
 
 
 class Decoder:
-    """Cuts a byte stream into checked frames, keyed to one table. Bounded: never holds more than one frame and a read."""
+    """Cuts a byte stream into checked frames, keyed to one table. Bounded: never holds more than one frame and a
+    read."""
 
     def __init__(self, table: Dict[str, Message], max_payload: int = MAX_PAYLOAD) -> None:
         self._table = table
@@ -304,7 +308,8 @@ class Decoder:
             if magic != MAGIC or version != VERSION or zero:
                 raise WireError("bytes on the channel that are no frame: %r" % bytes(view[at : at + 16]))
             if head_size > MAX_HEADER or payload_size > self._max_payload:
-                raise WireError("a frame announces %d+%d bytes, more than the protocol allows" % (head_size, payload_size))
+                sizes = (head_size, payload_size)
+                raise WireError("a frame announces %d+%d bytes, more than the protocol allows" % sizes)
             end = at + PREFIX.size + head_size + payload_size
             if end > size:
                 break

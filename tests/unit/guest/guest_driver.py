@@ -80,7 +80,8 @@ class Guest:
 
     def __init__(
         self, folder: Path, *, mode: str = "auto", seccomp: bool = False, python: str = sys.executable,
-        limits: dict[str, int] | None = None, challenge: dict[str, Any] | None = None, env: dict[str, str] | None = None,
+        limits: dict[str, int] | None = None, challenge: dict[str, Any] | None = None,
+        env: dict[str, str] | None = None,
         boot: bool = True,
     ) -> None:
         self.folder = folder
@@ -109,7 +110,9 @@ class Guest:
             "op": "boot", "nonce": "n" * 32, "protocol": wire.PROTOCOL, "limits": limits or {"core": 0},
             "seccomp": {"enabled": seccomp, "allow_inet": True, "allow_unix": True},
             "challenge": challenge or {"nonce": "n" * 32, "write_roots": [str(folder)]},
-            "interpreter": {"env": {**plain, **(env or {})}, "mode": mode, "cwd": self.roots["build"], "roots": self.roots},
+            "interpreter": {
+                "env": {**plain, **(env or {})}, "mode": mode, "cwd": self.roots["build"], "roots": self.roots,
+            },
         }
         if boot:
             self.send(self.boot_header)

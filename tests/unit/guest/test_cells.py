@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs of cells stand on one line
 """What a cell shows and how it ends, with IPython and without."""
 
 from __future__ import annotations

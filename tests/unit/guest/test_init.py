@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs of cells stand on one line
 """Init: greeting, steps, files, tools, back-pressure, and what it refuses."""
 
 from __future__ import annotations
@@ -219,7 +220,7 @@ def test_a_host_that_does_not_read_holds_the_guest_back_and_loses_nothing(fresh:
     time.sleep(1.5)
     kib = int(next(line for line in Path(f"/proc/{fresh.process.pid}/status").read_text().splitlines() if "VmRSS" in line).split()[1])
     assert kib < 40 * 1024
-    assert fresh.collect(cell, timeout=60).text() == "".join("%0200d\n" % i for i in range(300000))
+    assert fresh.collect(cell, timeout=60).text() == "".join(f"{i:0200d}\n" for i in range(300000))
 
 
 def test_requests_are_served_while_a_flood_is_held_back(fresh: Guest) -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs of cells stand on one line
 """Whose output it is, and in which order it arrives."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs of children stand on one line
 """The filter: judged by an interpreter of BPF over every system call, then by the kernel in a child."""
 
 from __future__ import annotations

@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - programs of cells stand on one line
 """Stop, and the ways in which an interpreter ends."""
 
 from __future__ import annotations
