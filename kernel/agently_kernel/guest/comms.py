@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Dict, Optional
 
 from . import bundles, wire
@@ -19,6 +20,8 @@ class CommRoom:
             from comm.base_comm import BaseComm, CommManager
         except ImportError:
             return
+        # A front end asks for targets that a cell never registered; a warning about that is not the cell's output.
+        logging.getLogger("Comm").addHandler(logging.NullHandler())
         self.manager = manager = CommManager()
         room = self
 

@@ -57,6 +57,7 @@ class Services:
         self.router = router
         self.sources = sources
         self.allow_stdin = False
+        self.repair: Callable[[], None] = lambda: None  # undoes what a cell did to built-in names that we need
         self.not_allowed: Callable[[str], BaseException] = InputRefused
         self._answers: "queue.SimpleQueue[Tuple[Optional[str], str]]" = queue.SimpleQueue()
         self._asking = False

@@ -78,6 +78,7 @@ class Shell:
         self._services = services
         self._engine = engine
         self._vital = VitalBuiltins()
+        services.repair = self._put_back
         self._context = contextvars.copy_context()
         self._loop = _private_loop()
         self._queue: Deque[Request] = deque()
@@ -207,6 +208,7 @@ class Shell:
 
         def ended(_: Any) -> None:
             _disarm()
+            self._put_back()
             self._task = None
             error = None if task.cancelled() else task.exception()
             if task.cancelled() or error is not None:

@@ -166,6 +166,7 @@ class PlainEngine(Engine):
         return parts
 
     def _reply(self, request: Request, ok: bool) -> Dict[str, Any]:
+        self._services.repair()
         expressions: Dict[str, Any] = {}
         for name, expression in request.user_expressions.items() if ok else ():
             try:
@@ -179,6 +180,7 @@ class PlainEngine(Engine):
         return {"execution_count": self._count, "user_expressions": expressions, "payload": []}
 
     def _show_error(self, error: BaseException) -> None:
+        self._services.repair()
         text = text_of(error, "<the exception's text cannot be made>")
         self._services.error(type(error).__name__, text, self._format(error))
 
