@@ -25,7 +25,7 @@ IOPUB_HIGH_WATER = 10_000
 """Messages a slow reader may be behind before the socket drops some: 500 s of a stream at its highest rate."""
 
 
-class AgentlyKernelApp(IPKernelApp):
+class AgentlyKernelApp(IPKernelApp):  # type: ignore[misc]
     """Starts an :class:`AgentlyKernel` on the connection file it is given."""
 
     name = "agently-kernel"
@@ -42,7 +42,7 @@ class AgentlyKernelApp(IPKernelApp):
         self.update_config(self.prepared.config)
         self.update_config(self.cli_config)
 
-    @default("profile_dir")
+    @default("profile_dir")  # type: ignore[untyped-decorator]
     def _profile_dir_default(self) -> None:
         return None
 
@@ -59,7 +59,7 @@ class AgentlyKernelApp(IPKernelApp):
         """Open the control channel; cells run one at a time on the main thread, so there is no thread for subshells."""
         super().init_control(context)
         self.shell_channel_thread.io_loop.close()
-        self.shell_channel_thread = None
+        self.set_trait("shell_channel_thread", None)
         # iopub is opened next, from this context: a slow reader must not lose messages
         context.sndhwm = IOPUB_HIGH_WATER
 

@@ -42,8 +42,8 @@ class _Pending:
 class ApprovalBroker:
     """Holds the open questions of one kernel.
 
-    ``panel_attached`` tells whether a panel is there to show a question; ``input_box`` returns the way to the front end's
-    input box while the running cell allows it, else None.
+    ``panel_attached`` tells whether a panel is there to show a question; ``input_box`` returns the way to the front
+    end's input box while the running cell allows it, else None.
     """
 
     def __init__(
@@ -128,7 +128,8 @@ class ApprovalBroker:
         """Ask by the input box: a word and a code that was never shown before, so that no guest can prepare a yes."""
         request = item.request
         code = f"{secrets.randbelow(9000) + 1000}"
-        detail = " ".join(part for part in (request.what, request.why and f"Why: {request.why}", request.meaning) if part)
+        why = f"Why: {request.why}" if request.why else ""
+        detail = " ".join(part for part in (request.what, why, request.meaning) if part)
         prompt = (
             f"{PROMPT_MARK} {request.title}: {detail} "
             f"Type 'allow {code}' (this once), 'allow session {code}', or anything else to deny: "
@@ -157,4 +158,4 @@ class ApprovalBroker:
 
 
 PROMPT_MARK = "⛨ Agently approval ·"
-"""How a question of the kernel's own begins in an input box; a prompt of a guest that resembles it is marked as such."""
+"""How a question of the kernel's own begins in an input box; a guest's prompt that resembles it is marked."""

@@ -72,18 +72,19 @@ class CellRunner:
                     "user_expressions": dict(user_expressions), "execution_count": count,
                 },
             )
-            result = await self.execute(running, request, cell_id=cell_id, count=None if silent else count, quiet=silent)
+            shown = None if silent else count
+            result = await self.execute(running, request, cell_id=cell_id, count=shown, quiet=silent)
         except ValidationError as error:
-            reasons = "; ".join(item["msg"].removeprefix("Value error, ") for item in error.errors(include_url=False))
-            return self.failed(cell, "ValueError", reasons)
+            reasons = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors(include_url=False)]
+            return self.failed(cell, "ValueError", "; ".join(reasons))
         except AgentlyKernelError as error:
             return self.failed(cell, type(error).__name__, str(error))
         except Exception as error:
             log.exception("a cell could not be run")
             return self.failed(
                 cell, "KernelError",
-                f"The kernel itself met {type(error).__name__}: {error}. The cell did not run to its end; the kernel's log "
-                "has the details.",
+                f"The kernel itself met {type(error).__name__}: {error}. The cell did not run to its end; the kernel's "
+                "log has the details.",
             )
         return self.reply(cell, result)
 
@@ -108,7 +109,8 @@ class CellRunner:
             kernel.screen.new_guest()
         result = await kernel.sandbox.run(
             request, cell=running.cell, execution_id=execution_id, sink=kernel.screen,
-            input_handler=kernel.guest_input(running), timeout=timeout or kernel.settings.timeout, requirement=requirement,
+            input_handler=kernel.guest_input(running), timeout=timeout or kernel.settings.timeout,
+            requirement=requirement,
         )
         if result.death is not None and requirement is None:
             kernel.screen.new_guest()
@@ -167,7 +169,8 @@ class CellRunner:
             save_outputs(Path.cwd() / folder, [(output.path, Path(output.stored_path)) for output in result.outputs])
         except OSError as error:
             self._kernel.screen.note(
-                cell, f"Outputs could not be saved in {folder}: {error.strerror or error}. They are kept in the workspace."
+                cell,
+                f"Outputs could not be saved in {folder}: {error.strerror or error}. They are kept in the workspace.",
             )
 
 

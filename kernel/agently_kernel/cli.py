@@ -50,7 +50,10 @@ def _doctor(options: argparse.Namespace) -> int:
         print("agently-kernel doctor: a provider id is made of a-z, 0-9, '.', '_' and '-'.", file=sys.stderr)
         return 2
     report = asyncio.run(examine(ProviderRegistry(), candidates))
-    print(json.dumps(report.model_dump(mode="json"), indent=2) if options.json else render(report, details=options.details))
+    if options.json:
+        print(json.dumps(report.model_dump(mode="json"), indent=2))
+    else:
+        print(render(report, details=options.details))
     return 0 if report.usable else 1
 
 

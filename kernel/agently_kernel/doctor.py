@@ -60,9 +60,11 @@ class DoctorReport(Frozen):
 
 
 async def examine(
-    registry: ProviderRegistry, candidates: tuple[ProviderCandidate, ...] = (), policy: ExecutionResourcePolicy | None = None
+    registry: ProviderRegistry,
+    candidates: tuple[ProviderCandidate, ...] = (),
+    policy: ExecutionResourcePolicy | None = None,
 ) -> DoctorReport:
-    """Probe the *candidates*, or all registered providers, one after the other, and return the report. Raises nothing."""
+    """Probe the *candidates*, or all registered providers, in order, and return the report. Raises nothing."""
     chain = candidates or tuple(ProviderCandidate(provider_id=name) for name in registry.ids())
     reports = [await _examine_one(registry, candidate, policy or ExecutionResourcePolicy()) for candidate in chain]
     return DoctorReport(
@@ -95,7 +97,8 @@ async def _examine_one(
     except AgentlyKernelError as error:
         return failed(describe_error(error, [candidate.config]), str(error.details.get("remedy") or ""))
     except Exception as error:
-        return failed("its probe failed: " + describe_error(error, [candidate.config]), "report this with the provider's author")
+        said = describe_error(error, [candidate.config])
+        return failed(f"its probe failed: {said}", "report this to the provider's author")
     return _report(probe, policy)
 
 
@@ -116,7 +119,8 @@ def _report(probe: ExecutionResourceProbe, policy: ExecutionResourcePolicy) -> P
         network_blocked=isolation.network_blocked,
         network=capability.network,
         toolchains={
-            tool: (fact.version or "present") if fact.available else "not there" for tool, fact in capability.toolchains.items()
+            tool: (fact.version or "present") if fact.available else "not there"
+            for tool, fact in capability.toolchains.items()
         },
         mechanism={str(key): str(value) for key, value in capability.mechanism.items()},
         evidence=isolation.evidence,

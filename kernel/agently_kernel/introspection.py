@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.outputs import OutputFilter
@@ -21,10 +21,14 @@ _COMPLETION_TYPES = "_jupyter_types_experimental"
 class Guest(Protocol):
     """What is asked here."""
 
-    async def request(self, op: str, code: str, *, cursor_pos: int, timeout: float, **extra: Any) -> Mapping[str, Any]:
+    async def request(
+        self, op: Op, code: str = ..., *, cursor_pos: int = ..., detail_level: int = ...,
+        query: Mapping[str, Any] | None = ..., timeout: float = ...,
+    ) -> Mapping[str, Any]:
         """Return the guest's reply, unchecked."""
 
 
+Op = Literal["complete", "inspect", "is_complete", "history"]
 Find = Callable[[], Awaitable[Guest | None]]
 
 
@@ -51,7 +55,7 @@ class Introspection:
         self._find = find
         self._outputs = outputs
 
-    async def ask(self, kind: str, code: str, *, cursor_pos: int | None = None, **extra: Any) -> dict[str, Any]:
+    async def ask(self, kind: Op, code: str, *, cursor_pos: int | None = None, **extra: Any) -> dict[str, Any]:
         """Return the reply's content to a question of *kind*; an empty one when the guest does not answer in time."""
         at = _position(cursor_pos, len(code))
         empty = busy_reply(kind, {"code": code, "cursor_pos": at})

@@ -50,8 +50,8 @@ def size_of(text: str) -> int:
 def collapse_returns(text: str) -> str:
     """Drop what a carriage return has certainly painted over, so that a progress bar costs its last picture only.
 
-    Within a line ``a\\rb\\rc`` an inner piece is dropped when a later piece is at least as long; the first piece stays,
-    since it goes on from text that was sent earlier, and pieces with terminal escapes stay, since their width is unknown.
+    Within a line ``a\\rb\\rc`` an inner piece is dropped when a later piece is at least as long. The first piece stays,
+    since it goes on from text that was sent earlier; pieces with terminal escapes stay, since their width is unknown.
     """
     if text.count("\r") < 3:
         return text
@@ -112,9 +112,10 @@ class CellOutput:
 class Publisher:
     """Sends the output of all cells of a kernel. Lives on one event loop's thread; ``close`` when the kernel ends.
 
-    ``budget`` is the most bytes of text shown of one cell. ``pace`` is bytes of text a second, with a burst of ``burst``
-    bytes, for front ends behind a server that drops faster streams; None sends as fast as it comes. ``hold`` is called
-    with True when so much is on its way that whoever reads from the guest should pause, and with False when it may go on.
+    ``budget`` is the most bytes of text shown of one cell. ``pace`` is bytes of text a second, with a burst of
+    ``burst`` bytes, for front ends behind a server that drops faster streams; None sends as fast as it comes. ``hold``
+    is called with True when so much is on its way that whoever reads from the guest should pause, and with False when
+    it may go on.
     """
 
     def __init__(
@@ -314,7 +315,7 @@ class Publisher:
         output.overflow_lines += text.count("\n")
         if not output.shown_note and not output.finished:
             output.shown_note = True
-            self.note(output.cell, "This cell prints more than is shown while it runs; its last part follows at its end.")
+            self.note(output.cell, "This cell prints more than is shown while it runs; its last part follows later.")
         output.tail.append((name, text))
         output.tail_size += size
         while output.tail and output.tail_size - size_of(output.tail[0][1]) >= output.tail_most:

@@ -1,7 +1,7 @@
 """The Jupyter kernel: takes cells and requests from front ends, and has every cell run in the session's sandbox.
 
-The process that holds the sockets and keys runs no user code. A cell is a request to the execution room; what comes back
-passes the screen (trust filter, coalescing) on its way to iopub.
+The process that holds the sockets and keys runs no user code. A cell is a request to the execution room; what comes
+back passes the screen (trust filter, coalescing) on its way to iopub.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class RunningCell:
     interrupted: bool = False
 
 
-class AgentlyKernel(Kernel):
+class AgentlyKernel(Kernel):  # type: ignore[misc]
     """Jupyter's side of a sandboxed Python session. Settings: see :class:`~agently_kernel.settings.KernelSettings`."""
 
     implementation = "agently-kernel"
@@ -310,8 +310,8 @@ class AgentlyKernel(Kernel):
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Abort the execute requests that are queued now, and only those.
 
-        Queued requests wait for the lock in order. The end of aborting is put behind the last of them; the base's way, a
-        callback of the next loop turn, ends it after the first.
+        Queued requests wait for the lock in order. The end of aborting is put behind the last of them; the base's way,
+        a callback of the next loop turn, ends it after the first.
         """
         self._aborting = True
         if self.shell_stream is not None:
@@ -362,7 +362,8 @@ class AgentlyKernel(Kernel):
         self._cells += 1
         parent = self.get_parent("shell")
         running = RunningCell(
-            f"cell-{self._cells}", {"header": parent.get("header", {})}, self._shell_parent_ident.get(), bool(allow_stdin)
+            cell=f"cell-{self._cells}", parent={"header": parent.get("header", {})},
+            ident=self._shell_parent_ident.get(), allow_stdin=bool(allow_stdin),
         )
         self.running = running
         count = self._next_count

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
+from pydantic import ValidationError
+
 from agently_kernel.contract.bundle import CodeExecutionRequest, CodeExecutionToolchainRequirement, ExecutionForm
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.isolation import IsolationAxis
@@ -52,7 +54,8 @@ def _parser() -> argparse.ArgumentParser:
 
     class Parser(argparse.ArgumentParser):
         def error(self, message: str) -> NoReturn:
-            raise ConfigurationError(f"%%agently_exec: {message}. Nothing was run. Options: {self.format_usage()[7:].strip()}")
+            usage = self.format_usage()[7:].strip()
+            raise ConfigurationError(f"%%agently_exec: {message}. Nothing was run. Options: {usage}")
 
     parser = Parser(prog="%%agently_exec", add_help=False, allow_abbrev=False)
     parser.add_argument("--help", action="store_true")
@@ -86,8 +89,8 @@ class ExecMagic:
         policy, wanted = kernel.sandbox.policy, self.options["isolation"]
         if wanted is not None and _STRICTNESS.index(wanted) < _STRICTNESS.index(policy.isolation):
             raise ConfigurationError(
-                f"%%agently_exec: --isolation {wanted} is weaker than your configuration ({policy.isolation}), and a cell "
-                f"can only ask for more. Change c.AgentlyKernel.isolation if you mean it. Nothing was run."
+                f"%%agently_exec: --isolation {wanted} is weaker than your configuration ({policy.isolation}), and a "
+                "cell can only ask for more. Change c.AgentlyKernel.isolation if you mean it. Nothing was run."
             )
         changes: dict[str, Any] = {}
         if wanted is not None:
@@ -117,10 +120,11 @@ class ExecMagic:
                 expected_outputs=tuple(self.options["output"]), form=ExecutionForm.ONE_SHOT,
                 toolchains=tuple(map(CodeExecutionToolchainRequirement.parse, self.options["toolchain"])),
             )
+        except ValidationError as error:
+            reasons = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors(include_url=False)]
+            raise ConfigurationError(f"%%agently_exec: {'; '.join(reasons)}. Nothing was run.") from error
         except ValueError as error:
-            reasons = getattr(error, "errors", lambda **_: [{"msg": str(error)}])(include_url=False)
-            text = "; ".join(str(item["msg"]).removeprefix("Value error, ") for item in reasons)
-            raise ConfigurationError(f"%%agently_exec: {text}. Nothing was run.") from error
+            raise ConfigurationError(f"%%agently_exec: {error}. Nothing was run.") from error
         result = await kernel.cells.execute(
             running, request, cell_id=cell_id, count=None, requirement=self.requirement(kernel),
             timeout=self.options["timeout"],
@@ -154,7 +158,8 @@ class LineMagic:
                 f"%agently {command}: there is no such command; use status, facts, outputs, restart or allow KIND."
             )
         if (command == "allow") != bool(rest):
-            raise ConfigurationError(f"%agently {command} takes {'one kind of output' if command == 'allow' else 'nothing more'}.")
+            takes = "one kind of output" if command == "allow" else "nothing more"
+            raise ConfigurationError(f"%agently {command} takes {takes}.")
         return cls(command, rest)
 
     async def run(self, kernel: AgentlyKernel, running: RunningCell, cell_id: str) -> dict[str, Any]:
@@ -176,7 +181,9 @@ class LineMagic:
         rows += [(axis.value, marks[facts.isolation.axis(axis)]) for axis in IsolationAxis]
         rows.append(("network", f"{facts.network}, {marks[facts.isolation.network_blocked]} as blocked"))
         rows += [
-            (limit.name, f"{limit.limit:,.0f} by {limit.mechanism}") for limit in facts.limits if limit.limit is not None
+            (limit.name, f"{limit.limit:,.0f} by {limit.mechanism}")
+            for limit in facts.limits
+            if limit.limit is not None
         ]
         width = max(len(name) for name, _ in rows)
         return "\n".join(f"{name:<{width}}  {value}" for name, value in rows)
@@ -199,7 +206,8 @@ class LineMagic:
 
     async def _allow(self, kernel: AgentlyKernel, running: RunningCell) -> str:
         await kernel.approval.gate(
-            "active_output", self.argument, policy=kernel.sandbox.policy, session_id=kernel.session_id, cell_id=running.cell
+            "active_output", self.argument, policy=kernel.sandbox.policy, session_id=kernel.session_id,
+            cell_id=str((running.parent.get("metadata") or {}).get("cellId") or running.cell),
         )
         kernel.filter.allow(self.argument)
         return f"{self.argument} is allowed for this session; run the cell again to show it."

@@ -1,7 +1,7 @@
 """The kernel's link to its panels: what happens is told to a record, and the service answers what panels ask.
 
-The panel's modules cost time to load, which no cell should wait for. They are loaded on a thread a moment after the start,
-or when a panel asks; what happened until then is kept as a bounded list of calls and played into the record.
+The panel's modules cost time to load, which no cell should wait for. They are loaded on a thread a moment after the
+start, or when a panel asks; what happened until then is kept as a bounded list of calls and played into the record.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The front end's input box: one question at a time, never blocking the kernel's loop.
 
-The base kernel's way blocks the whole loop while a person types; here the reply is awaited, so output, comms, timers and
-Stop go on. A prompt of a guest is shown as it is, except that one which resembles the kernel's own questions is marked; its
-message also says in its metadata that it comes from a sandbox.
+The base kernel's way blocks the whole loop while a person types; here the reply is awaited, so output, comms, timers
+and Stop go on. A prompt of a guest is shown as it is, except that one which resembles the kernel's own questions is
+marked; its message also says in its metadata that it comes from a sandbox.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ SANDBOX_MARK = "[from the sandbox] "
 
 
 def guest_prompt(text: str) -> str:
-    """Return the prompt of a guest, cleaned before, as it may be shown: marked when it could pass for one of our own."""
+    """Return the prompt of a guest, cleaned before, as it may be shown: marked when it could pass for our own."""
     letters = "".join(ch for ch in unicodedata.normalize("NFKD", text).casefold() if ch.isalnum())
-    own = "agently" in letters or "approval" in letters or "sandbox" in letters or ("allow" in letters and "type" in letters)
-    return SANDBOX_MARK + text if own or PROMPT_MARK[0] in text else text
+    own = any(word in letters for word in ("agently", "approval", "sandbox"))
+    own = own or ("allow" in letters and ("type" in letters or "session" in letters)) or PROMPT_MARK[0] in text
+    return SANDBOX_MARK + text if own else text
 
 
 class InputBox:

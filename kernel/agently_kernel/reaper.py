@@ -1,8 +1,8 @@
 """A small watcher that tidies up after a kernel that was killed and could not do it itself.
 
 The sandbox's processes end by themselves when the kernel is gone. Its runtime area on the host's tmpfs and its control
-groups would stay until the next start; a shell that waits for the end of a pipe removes them at once. It is started before
-any of them is made, and finds them by the owner that they record.
+groups would stay until the next start; a shell that waits for the end of a pipe removes them at once. It is started
+before any of them is made, and finds them by the owner that they record.
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ class Reaper:
         bases = (*runtime_candidates(), product_data_dir() / "scratch")
         self._process = subprocess.Popen(
             ["/bin/sh", "-c", _SCRIPT, "agently-kernel-reaper", owner, groups, probe_pattern(pid), *map(str, bases)],
-            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/", start_new_session=True,
-            env={"PATH": os.defpath},
+            stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd="/",
+            start_new_session=True, env={"PATH": os.defpath},
         )
 
     def close(self) -> None:

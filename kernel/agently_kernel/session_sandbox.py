@@ -1,4 +1,4 @@
-"""The sandbox that a kernel session lives in: opened early, kept between cells, replaced when it dies, closed at the end.
+"""The sandbox that a kernel session lives in: opened early, kept between cells, replaced when it dies, closed last.
 
 This is the kernel's only way to the rooms below it: the workspace of the session, the manager's handle, the executions
 and the live resource that Stop, completion and comms are sent to. Everything runs on the kernel's main loop.

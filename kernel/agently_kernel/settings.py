@@ -55,7 +55,7 @@ class KernelSettings(Frozen):
     """Every setting of a kernel. Times are seconds, sizes bytes (or text such as ``"2G"``)."""
 
     providers: tuple[ProviderCandidate, ...] = Field(
-        default=(), description="ordered provider ids, or {'provider_id':…, 'config':{…}}; empty: all that are registered"
+        default=(), description="ordered ids, or {'provider_id':…, 'config':{…}}; empty: all that are registered"
     )
     isolation: IsolationPolicy = "required"
     required_axes: tuple[IsolationAxis, ...] = REQUIRED_AXES
@@ -71,7 +71,7 @@ class KernelSettings(Frozen):
     required_limits: tuple[str, ...] = ()
     collection: CollectionLimits = CollectionLimits()
     outputs: Literal["framed", "static", "trusted"] = "framed"
-    cell_output_bytes: int = Field(default=8 * 2**20, ge=64 * 2**10, description="text shown of one cell: head and tail")
+    cell_output_bytes: int = Field(default=8 * 2**20, ge=64 * 2**10, description="text shown of a cell: head and tail")
     save_outputs: str | None = Field(default=None, description="folder beside the notebook that collected files go to")
 
     @field_validator("providers", "required_axes", "required_limits", mode="before")
@@ -130,6 +130,11 @@ class KernelSettings(Frozen):
             raise ConfigurationError("; ".join(_sentences(error))) from error
 
 
+_PARTS: Mapping[str, type[Frozen]] = {
+    "limits": ResourceLimits, "collection": CollectionLimits, "providers": ProviderCandidate,
+}
+
+
 def _allowed(model: type[Frozen]) -> str:
     return ", ".join(sorted(model.model_fields))
 
@@ -143,9 +148,7 @@ def _sentences(error: ValidationError) -> list[str]:
         value = item.get("input")  # mappings are not quoted: a provider's config may hold a secret
         given = f" = {value!r:.60}" if isinstance(value, str | int | float) else ""
         if item["type"] == "extra_forbidden":
-            model: type[Frozen] = {"limits": ResourceLimits, "collection": CollectionLimits, "providers": ProviderCandidate}.get(
-                location[0], KernelSettings
-            ) if len(location) > 1 else KernelSettings
+            model = _PARTS.get(location[0], KernelSettings) if len(location) > 1 else KernelSettings
             near = difflib.get_close_matches(location[-1], model.model_fields, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             sentences.append(f"{name} is not a setting.{hint} Allowed: {_allowed(model)}.")

@@ -1,4 +1,4 @@
-"""The log that takes what a cell printed beyond what is shown: a file of the workspace's store, never seen by a guest."""
+"""The log of what a cell printed beyond what is shown: a file of the workspace's store, never seen by a guest."""
 
 from __future__ import annotations
 

@@ -64,8 +64,13 @@ class KernelSession:
     """One kernel process and its client. Use it as a context manager."""
 
     def __init__(
-        self, folder: Path, *, kernel: str = "agently", settings: Mapping[str, object] | None = None,
-        env: Mapping[str, str] | None = None, ready: bool = True,
+        self,
+        folder: Path,
+        *,
+        kernel: str = "agently",
+        settings: Mapping[str, object] | None = None,
+        env: Mapping[str, str] | None = None,
+        ready: bool = True,
     ) -> None:
         self.manager = KernelManager(kernel_name=kernel)
         self.log = folder / "kernel.log"
@@ -75,7 +80,10 @@ class KernelSession:
         arguments = [f"--AgentlyKernel.{name}={value}" for name, value in (settings or {}).items()]
         self._log_file = self.log.open("wb")  # a restart uses it again
         self.manager.start_kernel(
-            cwd=str(folder), env={**os.environ, **(env or {})}, extra_arguments=arguments, stdout=subprocess.DEVNULL,
+            cwd=str(folder),
+            env={**os.environ, **(env or {})},
+            extra_arguments=arguments,
+            stdout=subprocess.DEVNULL,
             stderr=self._log_file,
         )
         self.client = self.manager.blocking_client()
@@ -113,7 +121,9 @@ class KernelSession:
         self.runs[run.message_id] = run
         return run
 
-    def run(self, code: str, *, within: float = 60.0, during: Callable[[Run], None] | None = None, **options: Any) -> Run:
+    def run(
+        self, code: str, *, within: float = 60.0, during: Callable[[Run], None] | None = None, **options: Any
+    ) -> Run:
         """Run a cell to its end; ``during`` is called after each look at the channels."""
         return self.wait(self.send(code, **options), within=within, during=during)
 
@@ -136,7 +146,9 @@ class KernelSession:
 
     # -- other requests
 
-    def ask(self, kind: str, content: Mapping[str, Any], *, channel: str = "shell", within: float = 20.0) -> dict[str, Any]:
+    def ask(
+        self, kind: str, content: Mapping[str, Any], *, channel: str = "shell", within: float = 20.0
+    ) -> dict[str, Any]:
         """Send a request and return the content of its reply."""
         message = self.client.session.msg(kind, dict(content))
         getattr(self.client, f"{channel}_channel").send(message)

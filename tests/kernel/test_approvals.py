@@ -7,6 +7,7 @@ import re
 import time
 
 import pytest
+
 from agently_kernel.approvals import PROMPT_MARK, ApprovalBroker
 from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
 from agently_kernel.policy import PolicyApproval

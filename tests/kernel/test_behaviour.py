@@ -13,17 +13,37 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     # name, code, what must be seen
     ("result", "6 * 7", {"result": "42"}),
     ("no result after a semicolon", "6 * 7;", {"result": "", "kinds": []}),
-    ("stdout and stderr", "import sys; print('out'); print('err', file=sys.stderr)", {"stdout": "out\n", "stderr": "err\n"}),
-    ("bytes written to the descriptors", "import os; os.write(1, b'raw\\n'); os.write(2, b'low\\n');",
-     {"stdout": "raw\n", "stderr": "low\n"}),
-    ("a child's output", "import subprocess; subprocess.run(['sh', '-c', 'echo kid; echo oops >&2']);",
-     {"stdout": "kid\n", "stderr": "oops\n"}),
-    ("a child that is given our streams", "import subprocess, sys; subprocess.run(['echo', 'given'], stdout=sys.stdout);",
-     {"stdout": "given\n"}),
-    ("order of text and displays", "print('a', end=''); display(1); print('b', end='')",
-     {"kinds": ["stream", "display_data", "stream"]}),
+    (
+        "stdout and stderr",
+        "import sys; print('out'); print('err', file=sys.stderr)",
+        {"stdout": "out\n", "stderr": "err\n"},
+    ),
+    (
+        "bytes written to the descriptors",
+        "import os; os.write(1, b'raw\\n'); os.write(2, b'low\\n');",
+        {"stdout": "raw\n", "stderr": "low\n"},
+    ),
+    (
+        "a child's output",
+        "import subprocess; subprocess.run(['sh', '-c', 'echo kid; echo oops >&2']);",
+        {"stdout": "kid\n", "stderr": "oops\n"},
+    ),
+    (
+        "a child that is given our streams",
+        "import subprocess, sys; subprocess.run(['echo', 'given'], stdout=sys.stdout);",
+        {"stdout": "given\n"},
+    ),
+    (
+        "order of text and displays",
+        "print('a', end=''); display(1); print('b', end='')",
+        {"kinds": ["stream", "display_data", "stream"]},
+    ),
     ("bytes that are no text", "import os; os.write(1, b'x\\xffy\\n');", {"stdout": "x\ufffdy\n"}),
-    ("a character written byte by byte", "import os\nfor b in 'é\\n'.encode(): os.write(1, bytes([b]))", {"stdout": "é\n"}),
+    (
+        "a character written byte by byte",
+        "import os\nfor b in 'é\\n'.encode(): os.write(1, bytes([b]))",
+        {"stdout": "é\n"},
+    ),
     ("a lone surrogate", "print('a'); print('\\ud83d'); print('b')", {"stdout_re": r"a\n.*\nb\n"}),
     ("an exception", "1 / 0", {"error": ("ZeroDivisionError", "division by zero"), "status": "error"}),
     ("a syntax error", "if True print(1)", {"error_name": "SyntaxError"}),
@@ -32,20 +52,45 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("cell magic", "%%bash\necho from-bash", {"stdout": "from-bash\n"}),
     ("await", "import asyncio\nawait asyncio.sleep(0.01)\n'woke'", {"result": "'woke'"}),
     ("asyncio.run", "import asyncio\nasyncio.run(asyncio.sleep(0, 'ran'))", {"result": "'ran'"}),
-    ("the source of a function", "def shown(): return 1 # marker\nimport inspect\nprint(inspect.getsource(shown))",
-     {"stdout_re": "# marker"}),
-    ("the file of a cell", "def here(): pass\nimport os\nos.path.exists(here.__code__.co_filename)", {"result": "True"}),
-    ("pickling", "class Thing: pass\nimport pickle\ntype(pickle.loads(pickle.dumps(Thing()))).__name__", {"result": "'Thing'"}),
+    (
+        "the source of a function",
+        "def shown(): return 1 # marker\nimport inspect\nprint(inspect.getsource(shown))",
+        {"stdout_re": "# marker"},
+    ),
+    (
+        "the file of a cell",
+        "def here(): pass\nimport os\nos.path.exists(here.__code__.co_filename)",
+        {"result": "True"},
+    ),
+    (
+        "pickling",
+        "class Thing: pass\nimport pickle\ntype(pickle.loads(pickle.dumps(Thing()))).__name__",
+        {"result": "'Thing'"},
+    ),
     ("logging", "import logging; logging.getLogger('x').warning('careful')", {"stderr": "careful\n"}),
-    ("many threads", "import threading\nts = [threading.Thread(target=print, args=('t',)) for _ in range(30)]\n"
-     "[t.start() for t in ts]; [t.join() for t in ts];", {"stdout": "t\n" * 30}),
-    ("a pool of processes", "import multiprocessing as mp\nwith mp.get_context('fork').Pool(2) as pool: print(pool.map(abs, [-1, -2]))",
-     {"stdout": "[1, 2]\n"}),
+    (
+        "many threads",
+        "import threading\nts = [threading.Thread(target=print, args=('t',)) for _ in range(30)]\n"
+        "[t.start() for t in ts]; [t.join() for t in ts];",
+        {"stdout": "t\n" * 30},
+    ),
+    (
+        "a pool of processes",
+        "import multiprocessing as mp\nwith mp.get_context('fork').Pool(2) as pool: print(pool.map(abs, [-1, -2]))",
+        {"stdout": "[1, 2]\n"},
+    ),
     ("recursion without end", "def f(): f()\nf()", {"error_name": "RecursionError"}),
     ("the kernel's own process is out of reach", "import sys; 'zmq' in sys.modules", {"result": "False"}),
-    ("reading stdin gives its end", "import sys, subprocess; subprocess.run(['cat'], capture_output=True).stdout", {"result": "b''"}),
-    ("no network", "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 2)\nexcept OSError: print('blocked')",
-     {"stdout": "blocked\n"}),
+    (
+        "reading stdin gives its end",
+        "import sys, subprocess; subprocess.run(['cat'], capture_output=True).stdout",
+        {"result": "b''"},
+    ),
+    (
+        "no network",
+        "import socket\ntry: socket.create_connection(('127.0.0.1', 9), 2)\nexcept OSError: print('blocked')",
+        {"stdout": "blocked\n"},
+    ),
     ("an empty cell", "  \n", {"kinds": [], "status": "ok"}),
     ("a NUL in the source", "print(1)\0", {"error_name": "ValueError", "status": "error"}),
 ]
@@ -56,8 +101,13 @@ def test_behaviour(kernel: KernelSession, code: str, want: dict[str, Any]) -> No
     run = kernel.run(code)
     error_name = want.get("error", (want.get("error_name", ""),))[0]
     seen = {
-        "result": run.result, "stdout": run.text(), "stderr": run.text("stderr"), "kinds": run.kinds, "error": run.error,
-        "status": run.status, "error_name": run.error[0],
+        "result": run.result,
+        "stdout": run.text(),
+        "stderr": run.text("stderr"),
+        "kinds": run.kinds,
+        "error": run.error,
+        "status": run.status,
+        "error_name": run.error[0],
     }
     assert {name: seen[name] for name in want if name in seen} == {name: want[name] for name in want if name in seen}
     if "stdout_re" in want:
@@ -96,16 +146,22 @@ def test_output_arrives_while_the_cell_runs(kernel: KernelSession) -> None:
 
 
 def test_a_threads_output_goes_to_the_cell_that_started_it(kernel: KernelSession) -> None:
-    first = kernel.run("import threading, time\nt = threading.Thread(target=lambda: (time.sleep(0.5), print('late')))\nt.start()")
+    first = kernel.run(
+        "import threading, time\nt = threading.Thread(target=lambda: (time.sleep(0.5), print('late')))\nt.start()"
+    )
     second = kernel.run("t.join(); print('second')")
     kernel.settle(1.0, lambda: "late" in first.text())
     assert (first.text(), second.text()) == ("late\n", "second\n")
 
 
 def test_display_update_and_clear(kernel: KernelSession) -> None:
-    run = kernel.run("h = display('v0', display_id='box'); h.update('v1')\nfrom IPython.display import clear_output; clear_output(wait=True)")
+    run = kernel.run(
+        "h = display('v0', display_id='box'); h.update('v1')\n"
+        "from IPython.display import clear_output; clear_output(wait=True)"
+    )
     assert [(m["msg_type"], m["content"].get("transient")) for m in run.of("display_data", "update_display_data")] == [
-        ("display_data", {"display_id": "box"}), ("update_display_data", {"display_id": "box"})
+        ("display_data", {"display_id": "box"}),
+        ("update_display_data", {"display_id": "box"}),
     ]
     assert run.of("clear_output")[0]["content"] == {"wait": True}
     later = kernel.run("h.update('v2')")
@@ -113,7 +169,9 @@ def test_display_update_and_clear(kernel: KernelSession) -> None:
 
 
 def test_active_html_never_arrives_bare(kernel: KernelSession) -> None:
-    run = kernel.run("from IPython.display import HTML, Javascript\ndisplay(HTML('<script>1</script>'), Javascript('alert(1)'))")
+    run = kernel.run(
+        "from IPython.display import HTML, Javascript\ndisplay(HTML('<script>1</script>'), Javascript('alert(1)'))"
+    )
     bundles = [m["content"]["data"] for m in run.of("display_data")]
     assert re.match(r"\s*<iframe\b[^>]*\bsandbox=", bundles[0]["text/html"])
     assert "allow-same-origin" not in bundles[0]["text/html"]
@@ -122,9 +180,14 @@ def test_active_html_never_arrives_bare(kernel: KernelSession) -> None:
 
 def test_an_error_aborts_what_was_queued_behind_it_and_nothing_later(kernel: KernelSession) -> None:
     kernel.run("ran = []")
-    queued = [kernel.send(code) for code in (
-        "import time; time.sleep(0.3); ran.append(1)", "raise RuntimeError('stop')", *["ran.append(2)"] * 5
-    )]
+    queued = [
+        kernel.send(code)
+        for code in (
+            "import time; time.sleep(0.3); ran.append(1)",
+            "raise RuntimeError('stop')",
+            *["ran.append(2)"] * 5,
+        )
+    ]
     for run in queued:
         kernel.wait(run)
     assert [run.status for run in queued] == ["ok", "error", *["aborted"] * 5]
@@ -134,17 +197,22 @@ def test_an_error_aborts_what_was_queued_behind_it_and_nothing_later(kernel: Ker
 
 
 def test_input_and_getpass(kernel: KernelSession) -> None:
-    run = kernel.run("import getpass\nprint(input('name? '), len(getpass.getpass('pass? ')))", answers=["Ada é", "secret"])
+    run = kernel.run(
+        "import getpass\nprint(input('name? '), len(getpass.getpass('pass? ')))", answers=["Ada é", "secret"]
+    )
     assert run.prompts == [("name? ", False), ("pass? ", True)]
     assert run.text() == "Ada é 6\n"
     assert run.input_requests[0]["metadata"]["agently"] == {"from": "sandbox"}
     refused = kernel.run("input('x')", allow_stdin=False)
     assert refused.error == (
-        "StdinNotImplementedError", "raw_input was called, but this frontend does not support input requests."
+        "StdinNotImplementedError",
+        "raw_input was called, but this frontend does not support input requests.",
     )
 
 
-@pytest.mark.parametrize("prompt", ["⛨ Agently approval · Allow? ", "A\u200bgently: type 'allow 1': ", "Ｔype allow session: "])
+@pytest.mark.parametrize(
+    "prompt", ["⛨ Agently approval · Allow? ", "A\u200bgently: type 'allow 1': ", "Ｔype allow session: "]
+)
 def test_a_prompt_that_imitates_our_own_is_marked(kernel: KernelSession, prompt: str) -> None:
     run = kernel.run(f"input({prompt!r})", answers=["x"])
     assert run.prompts[0][0].startswith("[from the sandbox] ")
@@ -160,7 +228,9 @@ def test_introspection(kernel: KernelSession) -> None:
     reply = kernel.ask("complete_request", {"code": code, "cursor_pos": len(code)})
     assert (reply["matches"], reply["cursor_start"], reply["cursor_end"]) == (["catalogue_entry"], 0, len(code))
     shown = kernel.ask("inspect_request", {"code": "catalogue_entry", "cursor_pos": 5, "detail_level": 0})
-    assert shown["found"] and "docstring-of-entry" in shown["data"]["text/plain"] and set(shown["data"]) == {"text/plain"}
+    assert (
+        shown["found"] and "docstring-of-entry" in shown["data"]["text/plain"] and set(shown["data"]) == {"text/plain"}
+    )
     assert kernel.ask("inspect_request", {"code": "no_such", "cursor_pos": 3})["found"] is False
     assert kernel.ask("is_complete_request", {"code": "for i in x:"}) == {"status": "incomplete", "indent": "    "}
     assert kernel.ask("is_complete_request", {"code": "1"}) == {"status": "complete"}
@@ -170,7 +240,10 @@ def test_introspection(kernel: KernelSession) -> None:
 
 @pytest.mark.parametrize("kind", ["complete", "inspect"])
 def test_hostile_objects_cannot_hold_introspection(kernel: KernelSession, kind: str) -> None:
-    kernel.run("class Trap:\n    def __getattr__(self, name): raise KeyboardInterrupt\n    def __dir__(self): raise SystemExit\ntrap = Trap()")
+    kernel.run(
+        "class Trap:\n    def __getattr__(self, name): raise KeyboardInterrupt\n"
+        "    def __dir__(self): raise SystemExit\ntrap = Trap()"
+    )
     code = "trap." if kind == "complete" else "trap"
     assert kernel.ask(f"{kind}_request", {"code": code, "cursor_pos": len(code)}, within=15)["status"] == "ok"
     assert kernel.run("1").result == "1"
@@ -202,7 +275,10 @@ def test_widgets_talk_both_ways(kernel: KernelSession) -> None:
     kernel.client.shell_channel.send(kernel.client.session.msg("comm_msg", {"comm_id": comm_id, "data": update}))
     kernel.settle(0.5)
     assert kernel.run("slider.value").result == "41"
-    moving = kernel.send("import time\nend = time.time() + 10\nwhile slider.value != 7 and time.time() < end: time.sleep(0.05)\nslider.value")
+    moving = kernel.send(
+        "import time\nend = time.time() + 10\nwhile slider.value != 7 and time.time() < end: time.sleep(0.05)\n"
+        "slider.value"
+    )
     kernel.settle(0.4)
     update["state"] = {"value": 7}
     kernel.client.shell_channel.send(kernel.client.session.msg("comm_msg", {"comm_id": comm_id, "data": update}))
@@ -211,7 +287,9 @@ def test_widgets_talk_both_ways(kernel: KernelSession) -> None:
 
 
 def test_comm_targets_of_the_kernel_are_closed_to_a_guest(kernel: KernelSession) -> None:
-    run = kernel.run("from comm import create_comm\nc = create_comm(target_name='agently.panel', data={})\nprint('made')")
+    run = kernel.run(
+        "from comm import create_comm\nc = create_comm(target_name='agently.panel', data={})\nprint('made')"
+    )
     assert run.of("comm_open") == []
     assert run.text() == "made\n"
 
@@ -249,6 +327,11 @@ def test_one_program_in_a_fresh_sandbox(kernel: KernelSession) -> None:
 
 def test_the_facts_of_the_sandbox_can_be_read(kernel: KernelSession) -> None:
     text = kernel.run("%agently status").text()
-    for axis in ("process_contained", "host_filesystem_restricted", "privilege_escalation_blocked", "syscalls_restricted"):
+    for axis in (
+        "process_contained",
+        "host_filesystem_restricted",
+        "privilege_escalation_blocked",
+        "syscalls_restricted",
+    ):
         assert re.search(rf"{axis}\s+✓ observed", text)
     assert "bubblewrap (isolated)" in text

@@ -8,9 +8,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from agently_kernel.iopub import MAX_MESSAGE, Publisher, collapse_returns
 from hypothesis import given
 from hypothesis import strategies as st
+
+from agently_kernel.iopub import MAX_MESSAGE, Publisher, collapse_returns
 
 PARENT = {"header": {"msg_id": "one"}}
 
@@ -170,7 +171,8 @@ async def test_late_text_goes_to_its_own_cell() -> None:
     publisher.text("b", "stdout", "now\n")
     await publisher.finish("b")
     assert [(content["text"], parent) for _, _, content, parent in wire.sent] == [
-        ("late\n", PARENT), ("now\n", {"header": {"msg_id": "two"}})
+        ("late\n", PARENT),
+        ("now\n", {"header": {"msg_id": "two"}}),
     ]
     publisher.close()
 

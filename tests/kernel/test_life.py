@@ -67,7 +67,8 @@ def test_stop_without_a_cell_is_harmless(kernel: KernelSession) -> None:
 def test_a_cell_that_will_not_stop_loses_its_interpreter_and_is_told_so(start: Start) -> None:
     session = start(settings={"interrupt_grace": 1})
     session.run("kept = 1; open('note.txt', 'w').write('x')")
-    code = "import time\nend = time.time() + 60\nwhile time.time() < end:\n  try: time.sleep(1)\n  except KeyboardInterrupt: pass"
+    code = "import time\nend = time.time() + 60\nwhile time.time() < end:\n"
+    code += "  try: time.sleep(1)\n  except KeyboardInterrupt: pass"
     run = session.run(code, during=stop_once(session), within=20)
     assert "did not end within 1 s after you stopped it; its interpreter is being ended" in run.text("stderr")
     assert run.error[0] == "InterpreterDied"
@@ -100,7 +101,8 @@ def test_a_death_between_cells_is_told_once(kernel: KernelSession) -> None:
 
 
 def test_garbage_on_every_descriptor_cannot_forge_or_wedge(kernel: KernelSession) -> None:
-    code = "import os\nfor fd in map(int, os.listdir('/proc/self/fd')):\n  try: os.write(fd, b'\\xa7K\\x01\\x00' + b'\\xff' * 300)\n  except OSError: pass"
+    code = "import os\nfor fd in map(int, os.listdir('/proc/self/fd')):\n"
+    code += "  try: os.write(fd, b'\\xa7K\\x01\\x00' + b'\\xff' * 300)\n  except OSError: pass"
     run = kernel.run(code, within=20)
     assert run.of("execute_result") == []
     assert kernel.run("'honest'", within=20).result == "'honest'"
@@ -122,7 +124,8 @@ def test_memory_processes_and_time_are_limited(start: Start) -> None:
     session = start(settings={"limits": {"memory": "256M", "processes": 64}, "timeout": 8})
     run = session.run("hoard = [bytearray(b'1') * 2**24 for _ in range(64)]", within=30)
     assert run.error[0] == "MemoryError" or "memory limit" in run.error[1]
-    code = "import subprocess\nkids = []\ntry:\n  for _ in range(200): kids.append(subprocess.Popen(['sleep', '20']))\nexcept OSError as e: print(type(e).__name__)\n[k.kill() for k in kids]; [k.wait() for k in kids];"
+    code = "import subprocess\nkids = []\ntry:\n  for _ in range(200): kids.append(subprocess.Popen(['sleep', '20']))\n"
+    code += "except OSError as e: print(type(e).__name__)\n[k.kill() for k in kids]; [k.wait() for k in kids];"
     assert session.run(code, within=30).text() == "BlockingIOError\n"
     slow = session.run("import time; time.sleep(60)", within=30)
     assert slow.status == "error"
@@ -242,10 +245,15 @@ def test_a_settings_file_is_read_from_the_users_folder_only(start: Start, tmp_pa
 
 
 def test_without_an_eligible_provider_the_cell_says_why_and_how_to_help(start: Start) -> None:
-    session = start(settings={"providers": "['no-such', {'provider_id': 'bubblewrap', 'config': {'binary': '/nonexistent/bwrap'}}]"})
+    session = start(
+        settings={"providers": "['no-such', {'provider_id': 'bubblewrap', 'config': {'binary': '/nonexistent/bwrap'}}]"}
+    )
     run = session.run("1")
     assert run.error[0] == "ExecutionResourceUnavailable"
-    assert "1. no-such: " in run.error[1] and "2. bubblewrap: No bwrap program was found (/nonexistent/bwrap)" in run.error[1]
+    assert (
+        "1. no-such: " in run.error[1]
+        and "2. bubblewrap: No bwrap program was found (/nonexistent/bwrap)" in run.error[1]
+    )
     assert "To fix it: " in run.error[1]
     assert session.run("2").status == "error"
 
@@ -304,7 +312,13 @@ def test_a_panel_answers_while_the_cell_waits(start: Start) -> None:
         snapshot = session.ask("agently_panel_request", {**base, "action": "snapshot"}, channel="control")["snapshot"]
         approvals = snapshot["approvals"]
     asked = approvals[0]
-    answer = {**base, "action": "decide", "request_id": asked["request_id"], "nonce": asked["nonce"], "outcome": "approved_once"}
+    answer = {
+        **base,
+        "action": "decide",
+        "request_id": asked["request_id"],
+        "nonce": asked["nonce"],
+        "outcome": "approved_once",
+    }
     wrong = session.ask("agently_panel_request", {**answer, "digest": "sha256:other"}, channel="control")
     assert wrong["accepted"] is False
     right = session.ask("agently_panel_request", {**answer, "digest": asked["digest"]}, channel="control")
