@@ -37,7 +37,8 @@ class DockerConfig(Frozen):
     """What a candidate's ``config`` may hold.
 
     ``host``: URL of the engine; ``context``: a Docker context; neither: as the docker command chooses. ``image``: where
-    Python code runs; ``images``: image by language. ``python``: the interpreter in the image. ``pull_policy``: whether
+    Python code runs; ``images``: image by language. ``python``: the interpreter in the image. ``runtime``: a
+    container runtime that the engine knows, instead of its own. ``pull_policy``: whether
     a missing image may be pulled, after you were asked. ``network``: ``bridge`` takes effect only where the policy
     enables the network. ``sources``: ``bind`` shows the workspace's folders, ``protocol`` sends the files (engines on
     other machines); ``auto`` chooses. ``env``: further variables of the guest. ``seconds``: deadline of each call.
@@ -48,6 +49,7 @@ class DockerConfig(Frozen):
     image: str = DEFAULT_IMAGE
     images: Mapping[str, str] = Field(default_factory=dict)
     python: str | None = None
+    runtime: str | None = None
     pull_policy: PullPolicy = "if_missing"
     network: Literal["none", "bridge"] = "none"
     sources: Literal["auto", "bind", "protocol"] = "auto"
@@ -68,23 +70,15 @@ class DockerPlan(Frozen):
     config: DockerConfig
     facts: EngineFacts
     image: ImageFacts
-    runtime: str | None = None
 
 
 class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
-    """Opens containers. Variants override :meth:`create_resource` only, and name their config and runtime."""
+    """Opens containers. Variants of the runtime override :meth:`create_resource` only."""
 
     provider_id = PROVIDER_ID
-    config_type: type[DockerConfig] = DockerConfig
-    sandbox_type: type[DockerSandbox] = DockerSandbox
-
     def __init__(self) -> None:
         super().__init__()
         self._swept: set[str] = set()
-
-    def runtime_of(self, config: DockerConfig, facts: EngineFacts) -> str | None:
-        """Return the container runtime to ask for, None for the engine's own. Raises SandboxLaunchError."""
-        return None
 
     # -- plan
 
@@ -93,7 +87,7 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
 
         Raises ConfigurationError, SandboxLaunchError, ApprovalDenied.
         """
-        config = read_config(self.config_type, requirement, self.provider_id)
+        config = read_config(DockerConfig, requirement, self.provider_id)
         engine = await DockerEngine.connect(config.host, config.context, seconds=config.seconds)
         try:
             if engine.facts.kind != "linux":
@@ -101,13 +95,12 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
                     f"The engine runs {engine.facts.kind} containers, and cells need Linux ones.",
                     details={"remedy": "switch Docker Desktop to Linux containers"},
                 )
-            runtime = self.runtime_of(config, engine.facts)
             if engine.url not in self._swept:
                 await remove_orphans(engine)
                 self._swept.add(engine.url)
             name = config.images.get(requirement.language, config.image)
             image = await self._image(engine, requirement, config, name)
-            return DockerPlan(config=config, facts=engine.facts, image=image, runtime=runtime)
+            return DockerPlan(config=config, facts=engine.facts, image=image)
         finally:
             engine.close()
 
@@ -153,6 +146,12 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
 
     async def create_resource(self, plan: DockerPlan, request: LaunchRequest) -> SandboxResource:
         """Open one container and return its resource. Raises SandboxLaunchError."""
+        return await self.open_container(plan, request, DockerSandbox)
+
+    async def open_container(
+        self, plan: DockerPlan, request: LaunchRequest, kind: type[DockerSandbox]
+    ) -> SandboxResource:
+        """Open a container as a sandbox of this *kind*, for variants. Raises SandboxLaunchError."""
         sources = plan.config.sources
         if sources == "auto":
             sources = "bind" if plan.facts.local else "protocol"
@@ -163,8 +162,8 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             if uid <= 0:
                 lease = UidLease.take() if uid == 0 and sys.platform == "linux" else None
                 uid = gid = lease.uid if lease is not None else UNPRIVILEGED
-            spec = self.specification(plan, request, sources, uid, gid)
-            sandbox = self.sandbox_type(
+            spec = self.specification(plan, request, kind, sources, uid, gid)
+            sandbox = kind(
                 self.provider_id, engine, plan.image, spec,
                 (plan.config.python,) if plan.config.python else ("python3", "python"), lease=lease,
             )
@@ -182,6 +181,7 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             network="none" if spec.network == "none" else "inherited",
             tools=request.tools,
             local=plan.facts.local,
+            own_kernel=not kind.host_evidence,
             start_interpreter=request.resident,
             max_output_bytes=request.policy.max_output_bytes,
             deliver=ProtocolDelivery() if sources == "protocol" else None,
@@ -189,7 +189,8 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
         )
 
     def specification(
-        self, plan: DockerPlan, request: LaunchRequest, sources: Literal["bind", "protocol"], uid: int, gid: int
+        self, plan: DockerPlan, request: LaunchRequest, kind: type[DockerSandbox],
+        sources: Literal["bind", "protocol"], uid: int, gid: int,
     ) -> ContainerSpec:
         """Return what the engine is asked for: mounts from the grant, everything else from policy and config."""
         mounts = request.mounts
@@ -212,10 +213,12 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             gid=gid,
             limits=request.policy.limits,
             network="bridge" if granted else "none",
-            runtime=plan.runtime,
+            runtime=plan.config.runtime,
             sources=sources,
             binds=tuple(binds),
             volumes=plan.image.volumes,
+            count_inodes=kind.host_evidence,
+            limit_processes=kind.host_evidence,
             labels=owner_labels(request.grant.task_workspace_id if request.grant is not None else "probe"),
         )
 

@@ -32,6 +32,7 @@ class BootPlan:
     safety_class: SafetyClass
     network: Network
     local: bool
+    own_kernel: bool
     write_roots: tuple[str, ...]
     tools: Mapping[str, Sequence[str]]
     deadline: float
@@ -120,7 +121,9 @@ async def _greet(
 ) -> tuple[dict[str, Any], tuple[Evidence, ...]]:
     """Send the boot message with a challenge; return ``hello`` and the evidence of the inside attempts."""
     roots = [*dict.fromkeys(plan.write_roots), "/tmp", "/dev/shm"]  # noqa: S108 - paths inside the sandbox
-    with Challenge(config.nonce, write_roots=roots, local=plan.local) as challenge:
+    with Challenge(
+        config.nonce, write_roots=roots, local=plan.local, own_kernel=plan.own_kernel
+    ) as challenge:
         await session.send(config.header(challenge.keys))
         hello = await _unless_ended(session, greeting.hello)
         if hello["nonce"] != config.nonce or hello["protocol"] != wire.PROTOCOL:

@@ -42,9 +42,12 @@ class Challenge:
     """Plants the things that a sandbox must not reach, and tells afterwards what was reached. A context manager."""
 
     def __init__(
-        self, nonce: str, *, write_roots: Sequence[str], local: bool = True, folder: Path | None = None
+        self, nonce: str, *, write_roots: Sequence[str], local: bool = True, own_kernel: bool = False,
+        folder: Path | None = None,
     ) -> None:
-        """*folder* is where the canary is planted (default: the temporary folder)."""
+        """*folder* is where the canary is planted (default: the temporary folder). *own_kernel*: the sandbox has a
+        kernel of its own, whose numbers of namespaces mean nothing to this one's."""
+        self._own_kernel = own_kernel
         self._nonce = nonce
         self._write_roots = list(write_roots)
         self._local = local
@@ -118,7 +121,7 @@ class Challenge:
             "host_pid": os.getpid(),
             "canary_file": str(canary),
             "canary_dir": str(writable),
-            "namespaces": _own_namespaces(),
+            "namespaces": _own_namespaces(("pid",) if self._own_kernel else _NAMESPACES),
         }
         tcp = self._listen("network", socket.AF_INET, ("127.0.0.1", 0))
         keys["tcp_port"] = tcp.getsockname()[1]
@@ -181,9 +184,9 @@ class Challenge:
             self._folder = None
 
 
-def _own_namespaces() -> dict[str, int]:
+def _own_namespaces(names: Sequence[str]) -> dict[str, int]:
     found = {}
-    for name in _NAMESPACES:
+    for name in names:
         with contextlib.suppress(OSError):  # not Linux, or a kernel without this namespace
             found[name] = os.stat(f"/proc/self/ns/{name}").st_ino
     return found

@@ -63,6 +63,7 @@ class SandboxResource:
         guest_dir: str = GUEST_DIR,
         paths: Mapping[str, str] = SANDBOX_PATHS,
         local: bool = True,
+        own_kernel: bool = False,
         start_interpreter: bool = True,
         max_output_bytes: int = 8 * 1024**2,
         interrupt_grace: float = 5.0,
@@ -76,9 +77,10 @@ class SandboxResource:
         later executions must bring one with the same mounts. *network*: what the provider gave; ``none`` is reported
         only when it was observed. *tools*: tool id → argv that prints its version, checked at once. *guest_dir* and
         *paths*: where guest programs and workspace areas lie inside. *local*: False when the sandbox is on another
-        machine. *start_interpreter*: start the resident interpreter at once (do not wait for it). Seconds:
-        *interrupt_grace* from a Stop to the kill, *start_deadline* for an interpreter, *deadline* for all done here.
-        *deliver* brings a bundle's files into a sandbox that does not share the source root with the host.
+        machine. *own_kernel*: True when the sandbox has a kernel of its own. *start_interpreter*: start the resident
+        interpreter at once (do not wait for it). Seconds: *interrupt_grace* from a Stop to the kill, *start_deadline*
+        for an interpreter, *deadline* for all done here. *deliver* brings a bundle's files into a sandbox that does
+        not share the source root with the host.
 
         Raises SandboxLaunchError (details: ``remedy``, ``diagnostics``). The sandbox is closed whenever this raises.
         """
@@ -86,6 +88,7 @@ class SandboxResource:
         resource = cls(sandbox, config, grant, paths, max_output_bytes, deliver)
         plan = BootPlan(
             python=python, guest_dir=guest_dir, safety_class=safety_class, network=network, local=local,
+            own_kernel=own_kernel,
             write_roots=(paths["build"], paths["output"]), tools=tools or {}, deadline=deadline,
         )
 

@@ -31,7 +31,7 @@ attempt("write_beside_canary", lambda: open(host["canary"] + ".written", "w").wr
 attempt("signal_host", lambda: os.kill(host["pid"], 0) or "delivered")
 attempt("host_command_line", lambda: open("/proc/%d/cmdline" % host["pid"]).read())
 attempt("connect", connect)
-attempt("no_new_privileges", lambda: status("NoNewPrivs"))
+attempt("no_new_privileges", lambda: str(ctypes.CDLL(None).prctl(39, 0, 0, 0, 0)))
 attempt("effective_capabilities", lambda: status("CapEff"))
 attempt("seccomp", lambda: status("Seccomp"))
 attempt("user_namespace", new_user_namespace)
