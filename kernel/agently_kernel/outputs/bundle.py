@@ -81,11 +81,11 @@ class BundleFilter:
         framed = framing and self.policy is OutputPolicy.FRAMED
         if framed and markup.is_active(source):
             return frames.frame(source, network_allowed=self.network_allowed), False
-        if not markup.can_be_cleaned(source):
+        cleaned = self._cleaner.clean(source, network_allowed=self.network_allowed)
+        if cleaned is None:
             if framed:
                 return frames.frame(source, network_allowed=self.network_allowed), False
             return "<p>[withheld] An HTML output is too large and irregular to be cleaned.</p>", False
-        cleaned = self._cleaner.clean(source, network_allowed=self.network_allowed)
         if framed and cleaned.lost_style:
             return frames.frame(source, network_allowed=self.network_allowed), False
         return cleaned.markup, cleaned.remote

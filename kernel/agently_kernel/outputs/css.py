@@ -67,7 +67,7 @@ def _balanced_quotes(text: str) -> bool:
 def clean_value(value: str) -> str | None:
     """Return a CSS value, or None when it is not words, numbers, strings, colours, gradients or arithmetic."""
     value = value.strip()
-    if len(value) > 2000 or not _VALUE.match(value) or value.count("(") != value.count(")"):
+    if not value or len(value) > 2000 or not _VALUE.match(value) or value.count("(") != value.count(")"):
         return None
     if not _balanced_quotes(value) or any(
         (name or "calc").lower() not in _FUNCTIONS for name in _FUNCTION.findall(value)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from agently_kernel.outputs import css, text
+from agently_kernel.outputs.shape import SMALL, can_be_parsed
 
 if TYPE_CHECKING:
     import nh3
@@ -105,22 +106,14 @@ _EVENT = re.compile(r"[\s\"'/]on[a-z]{3,30}\s{0,20}=")
 _DATA_MEDIA = re.compile(
     r"data:(?:image/(?:png|jpe?g|gif|webp|bmp|avif|svg\+xml|x-icon)|(?:audio|video)/[\w.+-]{1,40})[;,]", re.I
 )
-_RELATIVE = re.compile(r"(?!/|\\)(?!.*(?:^|/)\.\.(?:/|$))[^:\\\x00-\x1f]{0,2000}\Z")
+_RELATIVE = re.compile(r"(?!/|\\)(?!.*(?:^|/)\.\.(?:/|$))(?!.*%2[eE])[^:\\\x00-\x1f]{0,2000}\Z")
 # Classes that front ends style by themselves, e.g. as a dialogue over the page.
 _FOREIGN_CLASS = re.compile(
     r"(?:^|\s)(?:jp-|lm-|p-|cm-|agently|jupyter-|widget-|modal|navbar|fixed-|sticky-|monaco-|notebook_app)"
 )
 _STYLE_OPEN = re.compile(r"<style\b[^>]{0,500}>", re.IGNORECASE)
 _STYLE_CLOSE = re.compile(r"</style\s{0,100}>", re.IGNORECASE)
-_LARGE = 64 * 1024
-_IRREGULAR_TAG = re.compile(
-    r"<(?=[A-Za-z/!?])(?!/?[A-Za-z][\w:-]{0,40}"
-    r"(?:\s+[\w:@.-]{1,100}(?:\s*=\s*(?:\"[^\"]*\"|'[^']*'|[^\s\"'<>=]+))?){0,60}\s*/?>|!DOCTYPE\s[^<>]{0,200}>|!--[^<>]{0,2000}-->)",
-    re.IGNORECASE,
-)
 _NOT_A_ROW = re.compile(r"<(?!/?(?:tr|th|td)>)|\0")
-_LATIN_SIGN = re.compile("[\x80-\xbf]")
-_COSTLY = 250_000
 _FRAGMENT_URL = re.compile(r"url\(\s*#([\w:.-]{1,200})\s*\)\Z")
 
 
@@ -218,18 +211,17 @@ def _take_styles(markup: str) -> tuple[str, list[str]]:
     return "".join([*rest, markup[at:]]) if sheets else markup, sheets
 
 
-def can_be_cleaned(markup: str) -> bool:
-    """False for large markup that the cleaner would take too long for.
+def _set_rows_aside(markup: str) -> tuple[str, str, str]:
+    """Return a placeholder row, the rows of a large plain table, and the markup with the one in place of the others.
 
-    Its time is quadratic in the attributes of one tag and in the ampersands and Latin-1 signs of one text. A large
-    document must have ordinary, complete tags only, and not too many such characters.
+    Rows made of nothing but text and bare tr, th and td tags are safe as they are, and inside a tbody they can close
+    nothing around them; so they need not be parsed. The first two are empty for other markup.
     """
-    if len(markup) <= _LARGE:
-        return True
-    costly = markup.count("&")
-    if not markup.isascii():
-        costly += sum(1 for _ in _LATIN_SIGN.finditer(markup))
-    return costly <= _COSTLY and _IRREGULAR_TAG.search(markup) is None
+    start, end = markup.find("<tbody>") + 7, markup.rfind("</tbody>")
+    if end - start < SMALL or start < 7 or _NOT_A_ROW.search(markup, start, end):
+        return "", "", markup
+    place = f"<tr><td>{secrets.token_hex(16)}</td></tr>"
+    return place, markup[start:end], markup[:start] + place + markup[end:]
 
 
 class HtmlCleaner:
@@ -239,16 +231,25 @@ class HtmlCleaner:
         self._attributes = _Attributes()
         self._cleaner: nh3.Cleaner | None = None
 
-    def clean(self, markup: str, *, network_allowed: bool = False) -> Cleaned:
+    def clean(self, markup: str, *, network_allowed: bool = False) -> Cleaned | None:
         """Return HTML in which nothing runs, loads from elsewhere (unless *network_allowed*) or leaves its place.
 
         Style sheets are cleaned and scoped to the output; ids get a prefix, so that they cannot stand for elements of
-        the page. Markup with styles or classes gets a wrapper that contains whatever is positioned in it.
+        the page. Markup with styles or classes gets a wrapper that contains whatever is positioned in it. Returns None
+        for markup of a shape that would take too long (see :mod:`agently_kernel.outputs.shape`).
         """
         result = Cleaned("")
         markup, sheets = _take_styles(markup)
         self._attributes.begin(network_allowed, result)
-        body = text.defuse_macros(self._with_rows(markup) or self._tables().clean(markup))
+        place, rows, markup = _set_rows_aside(markup)
+        if not can_be_parsed(markup):
+            return None
+        body = self._tables().clean(markup)
+        if place:
+            if place not in body:
+                return None
+            body = body.replace(place, rows, 1)
+        body = text.defuse_macros(body)
         if sheets:
             result.markup = _with_styles(body, sheets, result)
         elif self._attributes.contained:
@@ -256,20 +257,6 @@ class HtmlCleaner:
         else:
             result.markup = body
         return result
-
-    def _with_rows(self, markup: str) -> str | None:
-        """Return a large table cleaned without parsing its rows; None for other markup.
-
-        Rows made of nothing but text and bare tr, th and td tags are safe as they are, and inside a tbody they can close
-        nothing around them. They are set aside while the rest is cleaned.
-        """
-        start, end = markup.find("<tbody>") + 7, markup.rfind("</tbody>")
-        if end - start < _LARGE or start < 7 or _NOT_A_ROW.search(markup, start, end):
-            return None
-        place = f"<tr><td>{secrets.token_hex(16)}</td></tr>"
-        rest = self._tables().clean(markup[:start] + place + markup[end:])
-        head, found, tail = rest.partition(place)
-        return head + markup[start:end] + tail if found else None
 
     def _tables(self) -> nh3.Cleaner:
         if self._cleaner is None:

@@ -10,6 +10,7 @@ from xml.parsers import expat
 
 from agently_kernel.outputs import css
 
+_MAX_CHARS = 16 * 1024**2
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _ELEMENT_NAMES = """
@@ -164,6 +165,8 @@ def clean_svg(source: str) -> str:
 
     Raises NotSafe when it is active, malformed or declares entities; it can then be shown in a frame.
     """
+    if len(source) > _MAX_CHARS:
+        raise NotSafe("the drawing is larger than 16 MiB")
     writer = _Writer("agently-svg-" + hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:12])
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.StartElementHandler = writer.start

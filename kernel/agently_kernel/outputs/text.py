@@ -93,7 +93,7 @@ def _letter(letter: str) -> str:
     return f"(?:{letter}|{code})"
 
 
-_JUNK = r"(?:[\x00-\x20\u200b-\u200d\ufeff]|&(?:tab|newline);|&#0*(?:9|10|13);?|&#x0*(?:9|a|d);?){0,8}"
+_JUNK = r"(?:[\x00-\x20]|&(?:tab|newline);|&#0*(?:9|10|13);?|&#x0*(?:9|a|d);?){0,8}"
 _WORDS = "|".join(_JUNK.join(_letter(c) for c in scheme) for scheme in ("javascript", "vbscript", "data"))
 _SCHEME = re.compile(
     rf"(?<![A-Za-z])((?:{_WORDS}){_JUNK})"

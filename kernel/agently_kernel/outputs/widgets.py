@@ -263,8 +263,7 @@ class WidgetFilter:
             return True, False
         if name in STYLE_MODELS:
             if isinstance(value, str):
-                safe = css.clean_value(value)
-                return safe is not None, safe
+                return not value or css.clean_value(value) is not None, value
             return value is None or isinstance(value, int | float), value
         if name in LINK_MODELS:
             return (trait not in ("source", "target") or self._linkable(value)), value
