@@ -77,6 +77,11 @@ WORDING: Mapping[Gate, _Wording] = {
         "A cell asks for more than your configuration gives: {subject}.",
         "The sandbox may use that much of this machine.",
     ),
+    "isolation": _Wording(
+        "Accept WEAKER isolation",
+        "A cell asks for less isolation than your configuration demands: {subject}.",
+        "A provider may be taken that keeps the code away from less than you decided it must.",
+    ),
 }
 
 

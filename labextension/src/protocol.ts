@@ -109,7 +109,7 @@ export interface ApprovalView {
   request_id: string;
   nonce: string;
   digest: string;
-  gate: 'ensure' | 'network' | 'trusted_local' | 'image_pull' | 'input' | 'sensitive_input' | 'save_output' | 'dependencies' | 'active_output' | 'set_next_input' | 'limits';
+  gate: 'ensure' | 'network' | 'trusted_local' | 'image_pull' | 'input' | 'sensitive_input' | 'save_output' | 'dependencies' | 'active_output' | 'set_next_input' | 'limits' | 'isolation';
   subject: string;
   title: string;
   what: string;
@@ -191,7 +191,7 @@ export interface FilePreview {
 /** An approval remembered for this session. */
 export interface GrantView {
   grant_id: string;
-  gate: 'ensure' | 'network' | 'trusted_local' | 'image_pull' | 'input' | 'sensitive_input' | 'save_output' | 'dependencies' | 'active_output' | 'set_next_input' | 'limits';
+  gate: 'ensure' | 'network' | 'trusted_local' | 'image_pull' | 'input' | 'sensitive_input' | 'save_output' | 'dependencies' | 'active_output' | 'set_next_input' | 'limits' | 'isolation';
   subject: string;
   since: number;
 }

@@ -191,7 +191,8 @@ export function gateName(trans: TranslationBundle, gate: string): string {
     dependencies: trans.__('install packages'),
     active_output: trans.__('active output'),
     set_next_input: trans.__('put code into a new cell'),
-    limits: trans.__('raise a limit')
+    limits: trans.__('raise a limit'),
+    isolation: trans.__('weaker isolation')
   };
   return words[gate] ?? gate;
 }
