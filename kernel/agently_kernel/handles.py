@@ -42,6 +42,7 @@ class Handle:
         "held",
         "key",
         "loop",
+        "opened_as",
         "opening",
         "provider",
         "ref_count",
@@ -66,6 +67,7 @@ class Handle:
         self.provider: ExecutionResourceProvider | None = None
         self.selection: ProviderSelection | None = None
         self.opening: asyncio.Task[Any] | None = None
+        self.opened_as: ExecutionResourceRequirement | None = None  # the requirement as its provider saw it
         self.stray = False  # what a provider began for it has neither come to a resource nor ended
 
     @property

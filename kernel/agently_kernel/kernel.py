@@ -105,6 +105,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
     collection = _setting("collection")
     outputs = _setting("outputs")
     cell_output_bytes = _setting("cell_output_bytes")
+    warm_spare = _setting("warm_spare")
     save_outputs = _setting("save_outputs")
 
     def __init__(self, **kwargs: Any) -> None:

@@ -28,6 +28,7 @@ from agently_kernel.hooks import EventHub
 from agently_kernel.opening import ManagerDeadlines, Opener
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.registry import ProviderRegistry
+from agently_kernel.spares import Spares
 
 T = TypeVar("T")
 
@@ -37,7 +38,8 @@ class ExecutionResourceManager:
 
     Every ``async_`` operation has a synchronous form for callers without an event loop, which runs on a private loop
     (:class:`~agently_kernel.deadlines.SyncBridge`). A resource belongs to the loop that it was ensured on.
-    ``session_id`` is the id under which approvals "for this session" are remembered.
+    ``session_id`` is the id under which approvals "for this session" are remembered. ``spare_seconds`` is how long a
+    sandbox that was opened ahead for the next run in a fresh one is kept; 0: none is (:mod:`agently_kernel.spares`).
     """
 
     def __init__(
@@ -47,6 +49,7 @@ class ExecutionResourceManager:
         registry: ProviderRegistry | None = None,
         deadlines: ManagerDeadlines | None = None,
         session_id: str = "",
+        spare_seconds: float = 0.0,
     ) -> None:
         self.approval = approval or PolicyApproval()
         self.registry = registry or ProviderRegistry()
@@ -56,6 +59,8 @@ class ExecutionResourceManager:
         self._events = EventHub()
         self._book = HandleBook()
         self._opener = Opener(self.registry, self._events, self._book, self.deadlines, self, self._gate)
+        self._spares = Spares(self._opener, spare_seconds, healthy=self._healthy, release=self._end)
+        self._opener.spare = self._spares.take
         self._closed = False
 
     # -- providers and hooks ------------------------------------------------------------------------------------------
@@ -174,6 +179,7 @@ class ExecutionResourceManager:
         What is being ensured is stopped. A failure does not keep the others from being released; all failures are in
         the report, and in the ExecutionResourceReleaseError (``details['report']``) that *raise_on_failure* asks for.
         """
+        self._spares.forget(scope, owner_id)
         for entry in tuple(self._book.declared.values()):
             if entry.requirement.scope == scope and entry.requirement.owner_id == owner_id:
                 entry.kept = False
@@ -363,7 +369,7 @@ class ExecutionResourceManager:
             raise error
         opened = opening.result()
         handle.provider, handle.resource, handle.selection = opened.provider, opened.resource, opened.selection
-        handle.status, handle.opening = HandleStatus.READY, None
+        handle.status, handle.opening, handle.opened_as = HandleStatus.READY, None, opened.requirement
         self._book.by_key[key] = handle
         self._emit(
             "execution_resource.ready",
@@ -390,7 +396,10 @@ class ExecutionResourceManager:
             if handle.status is HandleStatus.READY and handle.ref_count > 1 and not force:
                 handle.ref_count -= 1
             elif handle.status in (HandleStatus.READY, HandleStatus.UNHEALTHY, HandleStatus.QUARANTINED):
+                used = handle.status is HandleStatus.READY and not force
                 await uninterrupted(self._close(handle))
+                if used and not handle.error:
+                    self._spares.refill(handle)
             return handle.view()
 
     async def _close(self, handle: Handle) -> None:
@@ -407,17 +416,18 @@ class ExecutionResourceManager:
         self._emit("execution_resource.released", handle)
 
     async def _release_all(self, handles: tuple[Handle, ...]) -> ReleaseReport:
-        async def one(handle: Handle) -> ExecutionResourceHandleView:
-            return await self._at_home(handle, lambda: self._release(handle, force=True))
-
-        views = await asyncio.gather(*(one(handle) for handle in handles))
+        views = await asyncio.gather(*(self._end(handle) for handle in handles))
         return ReleaseReport(
             released=tuple(view for view in views if view.status is HandleStatus.RELEASED),
             failed=tuple(view for view in views if view.status is HandleStatus.QUARANTINED),
         )
 
+    async def _end(self, handle: Handle) -> ExecutionResourceHandleView:
+        return await self._at_home(handle, lambda: self._release(handle, force=True))
+
     async def _shut_down(self) -> ReleaseReport:
         self._closed = True
+        self._spares.close()
         report = await uninterrupted(self._release_all(tuple(self._book.handles.values())))
         await uninterrupted(self._opener.strays.wait(self.deadlines.cleanup))
         return report

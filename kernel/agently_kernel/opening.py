@@ -52,6 +52,12 @@ class Opened:
     provider: ExecutionResourceProvider
     resource: CodeExecutionResource
     selection: ProviderSelection
+    requirement: ExecutionResourceRequirement
+    """The requirement as its provider saw it."""
+
+
+async def _no_spare(attempt: Attempt) -> CodeExecutionResource | None:
+    return None
 
 
 @dataclass(slots=True)
@@ -64,6 +70,8 @@ class Opener:
     deadlines: ManagerDeadlines
     host: ProviderHost
     gate: Gatekeeper
+    spare: Callable[[Attempt], Awaitable[CodeExecutionResource | None]] = _no_spare
+    """Asked before a launch; what it returns was opened for the same requirement and takes the launch's place."""
     strays: Strays = field(default_factory=Strays)
     running: dict[str, Deadline] = field(default_factory=dict)
     _bound: set[int] = field(default_factory=set)
@@ -83,13 +91,14 @@ class Opener:
 
         chain = SelectionChain(handle.requirement, self.registry.ids, self.registry.get, probe, self._authorise)
         async for attempt in chain.attempts():
-            resource = await self._launch(handle, attempt, chain)
-            if resource is None:
+            resource = await self.spare(attempt) or await self.launch(handle, attempt.provider, attempt.requirement)
+            if isinstance(resource, Problem):
+                chain.skip(attempt, resource)
                 continue
             demand = policy.isolation == "required" or (policy.isolation == "preferred" and not attempt.fallback)
             problem = reprobe_problem(attempt, resource.facts, demand_axes=demand)
             if problem is None:
-                return Opened(attempt.provider, resource, chain.selection(attempt))
+                return Opened(attempt.provider, resource, chain.selection(attempt), attempt.requirement)
             await uninterrupted(self.discard(handle, attempt.provider, resource))
             chain.skip(attempt, problem)
             if policy.isolation == "required":
@@ -208,9 +217,10 @@ class Opener:
         )
         return found
 
-    async def _launch(self, handle: Handle, attempt: Attempt, chain: SelectionChain) -> CodeExecutionResource | None:
-        """Open one candidate; record why it could not be opened and return None."""
-        merged, provider = attempt.requirement, attempt.provider
+    async def launch(
+        self, handle: Handle, provider: ExecutionResourceProvider, merged: ExecutionResourceRequirement
+    ) -> CodeExecutionResource | Problem:
+        """Open one candidate for *handle*; return its resource, or why it could not be opened."""
         configs = configs_of(handle.requirement)
         part = self._part(handle, provider)
 
@@ -253,8 +263,7 @@ class Opener:
             )
         finally:
             self.running.pop(merged.requirement_id, None)
-        chain.skip(attempt, problem)
-        return None
+        return problem
 
     def _stray(self, part: Handle) -> None:
         part.stray = True

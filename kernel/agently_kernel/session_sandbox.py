@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import logging
 import os
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,9 +24,10 @@ from agently_kernel.contract.outputs import OutputSink
 from agently_kernel.contract.protocols import OutputSource
 from agently_kernel.contract.resource import ExecutionResourceRequirement, ProviderSelection
 from agently_kernel.contract.result import CodeExecutionResult
-from agently_kernel.contract.workspace import CollectedOutput
+from agently_kernel.contract.workspace import CollectedOutput, GrantedInput, TaskWorkspaceAccessRequirement
 from agently_kernel.execution import CodeExecution
 from agently_kernel.handles import Handle
+from agently_kernel.inputs_gate import InputGate
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.reaper import Reaper, watch
@@ -39,6 +41,8 @@ InputHandler = Callable[[str, bool], Awaitable[str]]
 RELEASE_SECONDS = 4.0
 """Seconds that closing the sandbox may take, exit handlers included: front ends kill a kernel after five."""
 COLLECT_SECONDS = 5.0
+SPARE_SECONDS = 120.0
+"""Seconds that a sandbox which was opened ahead for a run of its own waits for one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +63,9 @@ class SessionSandbox:
         self.settings = settings
         self.policy = settings.policy()
         self.session_id = session_id
-        self.manager = ExecutionResourceManager(approval=approval, session_id=session_id)
+        self.manager = ExecutionResourceManager(
+            approval=approval, session_id=session_id, spare_seconds=SPARE_SECONDS if settings.warm_spare else 0.0
+        )
         self._workspace: TaskWorkspace | None = None
         self.execution = CodeExecution(self.manager)
         self._early_events: list[ExecutionResourceEvent] = []

@@ -72,6 +72,9 @@ class KernelSettings(Frozen):
     collection: CollectionLimits = CollectionLimits()
     outputs: Literal["framed", "static", "trusted"] = "framed"
     cell_output_bytes: int = Field(default=8 * 2**20, ge=64 * 2**10, description="text shown of a cell: head and tail")
+    warm_spare: bool = Field(
+        default=True, description="after a run in a fresh sandbox keep one more ready for the next, for two minutes"
+    )
     save_outputs: str | None = Field(default=None, description="folder beside the notebook that collected files go to")
 
     @field_validator("providers", "required_axes", "required_limits", mode="before")

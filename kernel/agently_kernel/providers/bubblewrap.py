@@ -310,6 +310,7 @@ class BubblewrapExecutionResourceProvider:
             return await SandboxResource.open(
                 sandbox, safety_class=SafetyClass.ISOLATED, python=plan.interpreter.executable, grant=grant,
                 boot=self._boot(plan, policy.limits), tools=tools, max_output_bytes=policy.max_output_bytes,
+                start_interpreter=requirement.resident,
             )
         except SandboxError as error:
             self._probes.clear()  # something changed since it was seen to work
