@@ -88,15 +88,14 @@ class PanelHost(Protocol):
         """Forget the approval that was remembered for *grant*."""
 
 
-def approval_view(request: ApprovalRequest, *, now: float | None = None) -> ApprovalView:
-    """Return what a panel shows of a question."""
-    moment = time.time() if now is None else now
+def approval_view(request: ApprovalRequest, *, cell_id: str) -> ApprovalView:
+    """Return what a panel shows of a question; *cell_id* is the asking cell's id in the notebook."""
     return ApprovalView(
         request_id=request.request_id, nonce=request.nonce, digest=request.digest(), gate=request.gate,
         subject=clean(request.subject), title=clean(request.title, 300), what=clean(request.what),
-        why=clean(request.why), meaning=clean(request.meaning), cell_id=clean(request.cell_id, 200),
+        why=clean(request.why), meaning=clean(request.meaning), cell_id=clean(cell_id, 200),
         notebook=clean(request.notebook, 300), created_at=request.created_at,
-        remaining=None if request.expires_at is None else max(0.0, request.expires_at - moment),
+        remaining=None if request.expires_at is None else max(0.0, request.expires_at - time.time()),
         allow_session=request.gate not in GRAVE_GATES, confirm=GRAVE_GATES.get(request.gate, ""),
     )
 
@@ -263,7 +262,8 @@ class PanelService:
             )
 
     def _approvals(self) -> tuple[ApprovalView, ...]:
-        return tuple(approval_view(item) for item in self._state.pending())
+        state = self._state
+        return tuple(approval_view(item, cell_id=state.cell_of(item.cell_id)) for item in state.pending())
 
     def _event(self, changes: Changes) -> PanelEvent:
         state, sections = self._state, changes.sections
@@ -395,8 +395,10 @@ def install(kernel: Any, handle: Callable[[Mapping[str, Any]], Awaitable[dict[st
     """Answer panel requests on the control channel of an ipykernel kernel; return a function that takes that back.
 
     The control channel handles one message at a time, so the answer is worked out in a task of its own: an interrupt
-    never waits behind a doctor's report.
+    never waits behind a doctor's report. No busy and idle are published around these requests, because front ends
+    would show a kernel as idle while its cell runs.
     """
+    publish_status = kernel._publish_status
     tasks: set[asyncio.Task[None]] = set()
 
     async def reply(stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
@@ -408,10 +410,17 @@ def install(kernel: Any, handle: Callable[[Mapping[str, Any]], Awaitable[dict[st
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
+    def status(state: str, channel: str, parent: Any = None) -> None:
+        asked = parent or kernel.get_parent(channel) or {}
+        if asked.get("header", {}).get("msg_type") != REQUEST_TYPE:
+            publish_status(state, channel, parent)
+
     kernel.control_handlers[REQUEST_TYPE] = handler
+    kernel._publish_status = status
 
     def remove() -> None:
         kernel.control_handlers.pop(REQUEST_TYPE, None)
+        kernel._publish_status = publish_status
         for task in tuple(tasks):
             task.get_loop().call_soon_threadsafe(task.cancel)
 

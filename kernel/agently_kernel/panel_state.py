@@ -217,7 +217,7 @@ class PanelState:
         with self._lock:
             self._pending[request.request_id] = request
         self._changed("approvals")
-        cell, what = request.cell_id, request.subject
+        cell, what = self.cell_of(request.cell_id), request.subject
         self._line("approval", "asked", subject=request.gate, cell_id=cell, problem=False, text=what)
 
     def approval_closed(self, request_id: str) -> None:
@@ -240,7 +240,7 @@ class PanelState:
             if not known:
                 self._changed("grants")
         self._line(
-            "approval", decision.outcome.value, subject=request.gate, cell_id=request.cell_id,
+            "approval", decision.outcome.value, subject=request.gate, cell_id=self.cell_of(request.cell_id),
             problem=not decision.approved, text=decision.by,
         )
 
@@ -317,6 +317,12 @@ class PanelState:
         """Return the executions, the most recent last; ``only`` those ids when given."""
         with self._lock:
             return tuple(v for v in self._executions.values() if only is None or v.execution_id in only)
+
+    def cell_of(self, name: str) -> str:
+        """Return the notebook's cell id for *name*, which may be an execution's id."""
+        with self._lock:
+            known = self._executions.get(name)
+        return known.cell_id if known is not None else name
 
     def timeline(self) -> tuple[TimelineEntry, ...]:
         """Return the timeline, the most recent last."""

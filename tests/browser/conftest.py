@@ -165,8 +165,11 @@ class Desk:
         self.lab = lab
         self.page = page
 
-    def open(self, notebook: str, *, panel: bool = True, app: str = "lab") -> None:
-        """Open a notebook in a workspace of its own, with the sandbox panel in view unless *panel* is false."""
+    def open(self, notebook: str, *, panel: bool = True, linked: bool = True, app: str = "lab") -> None:
+        """Open a notebook in a workspace of its own, with the sandbox panel in view unless *panel* is false.
+
+        *linked* waits until the panel is linked to the kernel: a question that comes before has no panel to go to.
+        """
         if app == "lab":
             space = secrets.token_hex(4)
             address = f"{self.lab.url}/lab/workspaces/{space}/tree/{notebook}?token={self.lab.token}&reset"
@@ -174,6 +177,9 @@ class Desk:
             address = f"{self.lab.url}/notebooks/{notebook}?token={self.lab.token}"
         self.page.goto(address)
         self.settle()
+        if linked:
+            shield = self.page.locator(".jp-NotebookPanel-toolbar .agently-Shield")
+            shield.filter(has_text="/4").wait_for(timeout=20_000)
         if panel:
             self.show_panel()
 

@@ -124,11 +124,6 @@ class SyntheticKernel(Kernel):
         self.state.set_sandbox(facts(), SELECTION)
         self.n = 0
 
-    def _publish_status(self, status: str, channel: str, parent: Any = None) -> None:
-        asked = (parent or self.get_parent(channel) or {}).get("header", {}).get("msg_type", "")
-        if asked != "agently_panel_request":
-            super()._publish_status(status, channel, parent)
-
     def _question(self, event: str, request: Any, _outcome: Any, _by: str) -> None:
         if event == "opened":
             self.state.approval_asked(request)

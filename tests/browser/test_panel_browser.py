@@ -270,7 +270,7 @@ def test_two_pages_on_one_kernel_agree(desk, browser):
     expect(desk.card()).to_be_visible()
     other_context = browser.new_context(viewport={"width": 1360, "height": 880})
     other = type(desk)(desk.lab, other_context.new_page())
-    other.open(name)
+    other.open(name, linked=False)  # its shield shows the waiting question instead
     expect(other.card()).to_be_visible(timeout=15_000)
     other.card().get_by_role("button", name="Deny").click()
     expect(other.card()).to_have_count(0)
@@ -331,7 +331,7 @@ def test_what_does_not_hold_is_said_in_words(desk):
 
 
 def test_another_kernel_is_told_apart(desk):
-    desk.open(desk.lab.notebook("plain.ipynb", ["1 + 1"], "python3"))
+    desk.open(desk.lab.notebook("plain.ipynb", ["1 + 1"], "python3"), linked=False)
     expect(desk.panel.locator(".agently-Empty h3")).to_have_text("Not a sandboxed kernel")
     expect(desk.chip()).to_have_text("Not sandboxed")
     expect(desk.page.locator("#jp-main-statusbar .agently-Shield button")).to_have_count(0)

@@ -260,12 +260,12 @@ export function Panel(props: IPanelProps): JSX.Element {
   }
   return (
     <>
-      <header className="agently-Header">
+      <div className="agently-Header">
         <h2 title={notebook.context.path}>{notebook.title.label}</h2>
         <span className={`agently-chip agently-tone-${chip.tone}`}>
           {chip.word}
         </span>
-      </header>
+      </div>
       {link.state === 'lost' && link.snapshot && (
         <p className="agently-problem" role="status">
           {trans.__(

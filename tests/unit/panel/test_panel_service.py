@@ -138,6 +138,14 @@ async def test_an_answer_needs_nonce_and_digest_and_counts_once(bench: Bench) ->
     assert bench.desk.answers == [("r1", ApprovalOutcome.APPROVED_ONCE, "panel")]
 
 
+async def test_a_question_names_the_cell_of_the_notebook(bench: Bench) -> None:
+    bench.state.execution_started("execution-7", cell_id="notebook-cell")
+    bench.state.approval_asked(question(cell_id="execution-7"))
+    snapshot = (await bench.ask("snapshot"))["snapshot"]
+    assert snapshot["approvals"][0]["cell_id"] == "notebook-cell"
+    assert snapshot["timeline"][-1]["cell_id"] == "notebook-cell"
+
+
 @pytest.mark.parametrize("outcome", ["timed_out", "cancelled", "no_channel", "yes", True, None])
 async def test_only_three_words_are_answers(bench: Bench, outcome: object) -> None:
     bench.state.approval_asked(question())
