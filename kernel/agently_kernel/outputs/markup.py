@@ -106,7 +106,11 @@ _EVENT = re.compile(r"[\s\"'/]on[a-z]{3,30}\s{0,20}=")
 _DATA_MEDIA = re.compile(
     r"data:(?:image/(?:png|jpe?g|gif|webp|bmp|avif|svg\+xml|x-icon)|(?:audio|video)/[\w.+-]{1,40})[;,]", re.I
 )
-_RELATIVE = re.compile(r"(?!/|\\)(?!.*(?:^|/)\.\.(?:/|$))(?!.*%2[eE])[^:\\\x00-\x1f]{0,2000}\Z")
+# A file beside the notebook: a name with an ending, so that no address of the server is meant.
+_FILE = re.compile(
+    r"(?!/)(?!.*(?:^|/)\.\.?(?:/|$))(?!.*%2[eE])[^:\\\x00-\x1f?#]{1,2000}\.\w{1,10}(?:#[\w.-]{0,200})?\Z"
+)
+_BITMAP_FILE = re.compile(r".*\.(?:png|jpe?g|gif|webp|svg|bmp|avif)\Z", re.IGNORECASE)
 # Classes that front ends style by themselves, e.g. as a dialogue over the page.
 _FOREIGN_CLASS = re.compile(
     r"(?:^|\s)(?:jp-|lm-|p-|cm-|agently|jupyter-|widget-|modal|navbar|fixed-|sticky-|monaco-|notebook_app)"
@@ -195,10 +199,10 @@ class _Attributes:
             self.result.remote = True
             return None
         if tag == "a":
-            return value if scheme.startswith("mailto:") or _RELATIVE.match(value) else None
+            return value if scheme.startswith("mailto:") or _FILE.match(value) else None
         if scheme.startswith("data:"):
             return value if _DATA_MEDIA.match(value) else None
-        return value if tag == "img" and _RELATIVE.match(value) else None
+        return value if tag == "img" and _FILE.match(value) and _BITMAP_FILE.match(value) else None
 
 
 def _take_styles(markup: str) -> tuple[str, list[str]]:

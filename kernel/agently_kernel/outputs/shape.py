@@ -1,8 +1,8 @@
 """The shape of HTML: may it be handed to a parser, or was it made to cost more time and memory than it is worth?
 
-An HTML parser opens formatting elements such as ``<b>`` again in every paragraph until they are closed, looks through all
-open elements at every new one, and compares each attribute of a tag with those before it: a few kilobytes can become
-gigabytes. Markup that closes what it opens, in order, has none of this.
+An HTML parser opens formatting elements such as ``<b>`` again in every paragraph until they are closed, looks through
+all open elements at every new one, and compares each attribute of a tag with those before it: a few kilobytes can
+become gigabytes. Markup that closes what it opens, in order, has none of this.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ _LATIN_SIGN = re.compile("[\x80-\xbf]")
 def can_be_parsed(markup: str) -> bool:
     """True when parsing *markup* takes time and memory in proportion to its length.
 
-    Small markup may be careless as long as it cannot grow much. Large markup must consist of complete, ordinary tags, nested
-    in order and not too deep, with a bounded number of the characters that serialisation is slow for.
+    Small markup may be careless as long as it cannot grow much. Large markup must consist of complete, ordinary tags,
+    nested in order and not too deep, with a bounded number of the characters that serialisation is slow for.
     """
     if len(markup) <= SMALL:
         formats = sum(1 for _ in _FORMAT_TAG.finditer(markup))

@@ -147,6 +147,7 @@ _INERT_TAG = re.compile(
     r"ul|ol|li|dl|dt|dd|h[1-6]|table|thead|tbody|tfoot|tr|th|td|caption|details|summary)\s{0,4}/?>)",
     re.IGNORECASE,
 )
+_HANDLER = re.compile(r"\b(on[a-z]{3,30})(?=\s*=)", re.IGNORECASE)
 _IMAGE = re.compile(r"!(?=\[)(?!\[[^\[\]]{0,1000}\]\(data:image/(?:png|jpe?g|gif|webp);base64,[A-Za-z0-9+/=]*[)\s])")
 
 
@@ -158,7 +159,9 @@ def clean_markdown(text: str, *, network_allowed: bool = False) -> str:
     zero-width space behind it and shows as text, in code as well. The result does not depend on how a renderer parses
     Markdown.
     """
-    text = _INERT_TAG.sub("<" + ZERO_WIDTH, text)
+    text, tags = _INERT_TAG.subn("<" + ZERO_WIDTH, text)
+    if tags:  # a second lock, should a renderer drop the character that is the first
+        text = _HANDLER.sub(rf"\1{ZERO_WIDTH}", text)
     if not network_allowed and "![" in text and ("](" in text or "]:" in text):
         text = _IMAGE.sub("!" + ZERO_WIDTH, text)
     return defuse_schemes(defuse_macros(text))

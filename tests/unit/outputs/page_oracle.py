@@ -38,6 +38,13 @@ class _Reader(HTMLParser):
                     continue
                 if re.match(r"[a-z][a-z0-9+.-]*:", scheme) and not scheme.startswith(("http:", "https:", "mailto:")):
                     self.faults.append(f"{tag}@{name}={scheme[:30]}")
+                if (
+                    tag != "a"
+                    and scheme
+                    and ":" not in scheme
+                    and not re.search(r"^#|\.(png|jpe?g|gif|webp|svg)$", scheme)
+                ):
+                    self.faults.append(f"{tag}@{name}={scheme[:30]}")
                 if scheme.startswith(("//", "\\", "/")) or (tag != "a" and scheme.startswith("http")):
                     self.faults.append(f"{tag}@{name}={scheme[:30]}")
             if name == "style" and re.search(

@@ -42,7 +42,7 @@ HOSTILE = {
     "foreign object": "<svg><foreignObject><iframe srcdoc='<script>1</script>'></iframe></foreignObject></svg>",
     "math link": "<math><maction xlink:href='javascript:alert(1)'>x</maction></math>",
     "iframe srcdoc": "<iframe srcdoc='&lt;script&gt;parent.x=1&lt;/script&gt;'></iframe>",
-    "iframe with a sandbox that undoes itself": "<iframe sandbox='allow-scripts allow-same-origin' srcdoc='<script>1</script>'>",
+    "iframe that undoes itself": "<iframe sandbox='allow-scripts allow-same-origin' srcdoc='<script>1</script>'>",
     "javascript link": "<a href='javascript:alert(1)'>x</a>",
     "javascript link with a tab": "<a href='java\tscript:alert(1)'>x</a>",
     "javascript link with a control": "<a href='\x01javascript:alert(1)'>x</a>",
@@ -52,6 +52,7 @@ HOSTILE = {
     "data link": "<a href='data:text/html,<script>1</script>'>x</a>",
     "data image that is a page": "<img src='data:text/html,<script>1</script>'>",
     "link into the server": "<a href='/logout'>x</a><img src='/api/shutdown'>",
+    "link that the page resolves": "<img src='logout'><a href='logout'>x</a><img src='x?a.png'><img src='./api.png/'>",
     "link out of the folder": "<img src='../../api/contents'>",
     "protocol-relative image": "<img src='//evil.example/?secret'>",
     "remote image": "<img src='https://evil.example/?secret'>",
@@ -76,7 +77,8 @@ HOSTILE = {
     "style sheet that nests": "<style>.a{& ~ body{color:red} :is(body){color:red}}</style>x",
     "style sheet with host": "<style>:host,:root,html,body > *{color:red}</style>x",
     "mutation by noscript": '<noscript><p title="</noscript><img src=x onerror=alert(1)>">',
-    "mutation by math style": "<math><mtext><table><mglyph><style><!--</style><img title='--&gt;&lt;img src=1 onerror=alert(1)&gt;'>",
+    "mutation by math style": "<math><mtext><table><mglyph><style><!--</style>"
+    "<img title='--&gt;&lt;img src=1 onerror=alert(1)&gt;'>",
     "mutation by svg style": "<svg></p><style><a id='</style><img src=1 onerror=alert(1)>'>",
     "mutation by textarea": "<textarea><img title='</textarea><img src=x onerror=alert(1)>'></textarea>",
     "comment that ends early": "<!--><script>alert(1)</script>-->",
@@ -238,7 +240,7 @@ def test_styler_keeps_colours_bars_and_ids() -> None:
     assert framed(shown) is None
     assert 'id="agently-out-T_t_row1_col0"' in shown
     assert re.search(
-        r"#agently-scope-\w+ #agently-out-T_t_row1_col0 \{width: 10em; background: linear-gradient\(90deg, #d65f5f 100.0%",
+        r"#agently-scope-\w+ #agently-out-T_t_row1_col0 \{width: 10em; background: linear-gradient\(90deg, #d65f5f 1",
         shown,
     )
     assert "mine" in shown
@@ -311,6 +313,7 @@ def test_remote_content_is_dropped_with_a_line_or_kept_with_network() -> None:
 
 def test_data_media_and_relative_files_stay() -> None:
     source = '<img src="data:image/png;base64,iVBORw0KGgo="><a href="output/x.csv" rel="noopener noreferrer">x</a>'
+    source += '<img src="output/plot 1.png">'
     assert bundle({"text/html": source}).data == {"text/html": source}
 
 
