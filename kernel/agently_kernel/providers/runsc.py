@@ -1,0 +1,189 @@
+"""gVisor without a container engine: ``runsc`` on the user's own interpreter, shown read-only. No daemon, no image."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, field_validator
+
+from agently_kernel.contract.base import Frozen
+from agently_kernel.contract.errors import SandboxLaunchError
+from agently_kernel.contract.isolation import SafetyClass
+from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement
+from agently_kernel.contract.workspace import SANDBOX_PATHS
+from agently_kernel.providers.base import LaunchRequest, SandboxProvider, read_config, user_id
+from agently_kernel.providers.bubblewrap_args import system_layout
+from agently_kernel.providers.bubblewrap_binary import file_stamp
+from agently_kernel.providers.gvisor import identity_problem
+from agently_kernel.sandbox.identity import UidLease
+from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, sandbox_environment
+from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig, InterpreterBoot, SeccompBoot
+from agently_kernel.sandbox.limits import boot_rlimits
+from agently_kernel.sandbox.resource import SandboxResource
+from agently_kernel.sandbox.runtime import runtime_folders
+from agently_kernel.sandbox.system_files import bound_folders, write_system_files
+
+if sys.platform == "linux":
+    from agently_kernel.providers.runsc_bundle import RunscLayout
+    from agently_kernel.providers.runsc_sandbox import RunscSandbox
+
+PROVIDER_ID = "runsc"
+GUEST_UID = 1000
+SYSTRAP_SINCE = 20230501
+INSTALL = "install gVisor: `apt install runsc` on Debian, else https://gvisor.dev/docs/user_guide/install/"
+Platform = Literal["auto", "systrap", "ptrace"]
+
+
+class RunscConfig(Frozen):
+    """What a candidate's ``config`` may hold.
+
+    ``binary``: absolute path of runsc. ``platform``: how gVisor catches system calls; ``auto`` takes systrap where the
+    release has it. ``extra_read_only``: absolute host paths to show read-only. ``env``: further variables.
+    """
+
+    binary: str | None = None
+    platform: Platform = "auto"
+    extra_read_only: tuple[str, ...] = ()
+    env: Mapping[str, str] = Field(default_factory=dict, repr=False)
+
+    @field_validator("extra_read_only", mode="before")
+    @classmethod
+    def _list(cls, value: object) -> object:
+        return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("binary")
+    @classmethod
+    def _binary(cls, value: str | None) -> str | None:
+        if value is not None and not os.path.isabs(value):
+            raise ValueError("must be an absolute path")
+        return value
+
+    @field_validator("extra_read_only")
+    @classmethod
+    def _paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        from agently_kernel.providers.bubblewrap import BubblewrapConfig
+
+        return BubblewrapConfig(extra_read_only=value).extra_read_only  # the same rules
+
+
+class RunscPlan(Frozen):
+    """All that a launch needs, found out before anything is started."""
+
+    config: RunscConfig
+    binary: str
+    stamp: tuple[int, ...]
+    version: str
+    platform: str
+    interpreter: InterpreterLayout
+
+
+def choose_platform(version: str, wanted: Platform) -> str:
+    """Return the platform for this release, whose version text holds a date such as 20240807."""
+    if wanted != "auto":
+        return wanted
+    found = re.search(r"(20\d{6})", version)
+    return "systrap" if found and int(found.group(1)) >= SYSTRAP_SINCE else "ptrace"
+
+
+class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
+    """Runs gVisor itself, rootless as an ordinary user."""
+
+    provider_id = PROVIDER_ID
+    output_collection = "protocol"
+
+    async def plan(self, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy) -> RunscPlan:
+        """Find runsc and ask its version. Raises ConfigurationError, SandboxLaunchError."""
+        config = read_config(RunscConfig, requirement, PROVIDER_ID)
+        if sys.platform != "linux":
+            raise SandboxLaunchError(
+                "gVisor works on Linux only.", details={"remedy": "use the docker provider, or on macOS seatbelt"}
+            )
+        binary = config.binary or shutil.which("runsc", path=os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin")
+        if binary is None or not os.access(binary, os.X_OK):
+            raise SandboxLaunchError("No runsc program was found.", details={"remedy": INSTALL})
+        version = self._version(binary)
+        return RunscPlan(
+            config=config, binary=binary, stamp=tuple(file_stamp(binary)), version=version,
+            platform=choose_platform(version, config.platform), interpreter=describe_interpreter(),
+        )
+
+    @staticmethod
+    def _version(binary: str) -> str:
+        try:
+            said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=True).stdout
+        except (OSError, subprocess.SubprocessError) as error:
+            raise SandboxLaunchError(f"{binary} does not run: {error}.", details={"remedy": INSTALL}) from error
+        return said.splitlines()[0].removeprefix("runsc version").strip()[:60] if said else "unknown"
+
+    def plan_key(self, plan: RunscPlan) -> Sequence[object]:
+        """Program, release, platform, interpreter, config."""
+        return (plan.binary, plan.stamp, plan.version, plan.platform, plan.interpreter.real_executable,
+                plan.config.model_dump_json())
+
+    def notes(self, plan: RunscPlan) -> tuple[str, ...]:
+        """Name what is on the import path and not shown."""
+        return tuple(
+            f"not shown in the sandbox: {path} (name it in extra_read_only to show it)"
+            for path in plan.interpreter.refused
+        )
+
+    async def create_resource(self, plan: RunscPlan, request: LaunchRequest) -> SandboxResource:
+        """Run a sandbox and return its resource. Raises SandboxLaunchError, OSError."""
+        root = user_id() == 0
+        lease = UidLease.take() if root else None
+        try:
+            layout = self._layout(plan, request, lease.uid if lease is not None else GUEST_UID)
+        except BaseException:
+            if lease is not None:
+                lease.release()
+            raise
+        flags = ["--network=none", "--ignore-cgroups", f"--platform={plan.platform}"]
+        if not root:
+            flags.insert(0, "--rootless")
+        facts = {
+            "mechanism": "gvisor", "version": plan.version, "platform": plan.platform,
+            "identity": f"uid {layout.uid} of gVisor's kernel" + ("" if root else ", rootless"),
+        }
+        sandbox = RunscSandbox(plan.binary, flags, layout, facts, lease=lease)
+        environment = sandbox_environment(plan.interpreter, cpus=request.policy.limits.cpus, extra=plan.config.env)
+        resource = await SandboxResource.open(
+            sandbox,
+            safety_class=SafetyClass.ISOLATED,
+            python=plan.interpreter.executable,
+            boot=BootConfig(
+                limits=boot_rlimits(request.policy.limits, processes_by_rlimit=False),
+                seccomp=SeccompBoot(enabled=True, allow_inet=True, allow_unix=True),
+                interpreter=InterpreterBoot(env=environment, links=request.mounts.links()),
+            ),
+            grant=request.grant, network="none", tools=request.tools, own_kernel=True,
+            start_interpreter=request.resident, max_output_bytes=request.policy.max_output_bytes, deadline=30.0,
+        )
+        reason = identity_problem(resource, "runsc")
+        if reason:
+            await resource.aclose()
+            raise SandboxLaunchError(
+                f"{plan.binary} started something, but {reason}; it was closed.", details={"remedy": INSTALL}
+            )
+        return resource
+
+    @staticmethod
+    def _layout(plan: RunscPlan, request: LaunchRequest, uid: int) -> RunscLayout:
+        mounts = request.mounts
+        etc = write_system_files(runtime_folders(mounts.source, uid).etc, uid=uid, gid=uid)
+        system, links = system_layout()
+        binds = [(str(mounts.source), SANDBOX_PATHS["source"]), (str(mounts.guest), GUEST_DIR)]
+        if mounts.input is not None:
+            binds.append((str(mounts.input), SANDBOX_PATHS["input"]))
+        binds += [(host, f"{SANDBOX_PATHS['build']}/{name}") for name, host in mounts.live]
+        return RunscLayout(
+            uid=uid, limits=request.policy.limits, system=system, system_links=links, etc_dir=str(Path(etc)),
+            etc_folders=bound_folders(), read_only=(*plan.interpreter.roots, *plan.config.extra_read_only),
+            binds=tuple(binds), links=plan.interpreter.links,
+        )

@@ -1,0 +1,215 @@
+"""One gVisor sandbox run by this process itself: ``runsc run`` on a bundle of our own."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from agently_kernel.contract.errors import SandboxCleanupError, SandboxError, SandboxLaunchError
+from agently_kernel.contract.isolation import Evidence, LimitFact
+from agently_kernel.contract.result import DeathCause
+from agently_kernel.providers.gvisor import sentry_evidence
+from agently_kernel.providers.runsc_bundle import RunscLayout, write_bundle
+from agently_kernel.sandbox.cgroups import SandboxCgroup
+from agently_kernel.sandbox.deaths import sandbox_death
+from agently_kernel.sandbox.identity import HostProcess, UidLease
+from agently_kernel.sandbox.limits import rlimit_facts
+from agently_kernel.sandbox.process import PipedProcess, spawn_process
+from agently_kernel.sandbox.runtime import probe_folder
+from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits, descendants
+
+CLOSE_DEADLINE = 4.0
+
+# Enters the control groups before runsc starts anything, so that all of it is in them.
+_ENTER = (
+    'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; '
+    'echo 500 > /proc/self/oom_score_adj; exec "$@"'
+)
+
+
+class RunscSandbox:
+    """Implements ``Sandbox``. The uid lease belongs to it from the start."""
+
+    provider_id = "runsc"
+
+    def __init__(
+        self, program: str, flags: Sequence[str], layout: RunscLayout, facts: Mapping[str, Any], *,
+        lease: UidLease | None = None,
+    ) -> None:
+        """*flags* go before the command ``run``; *facts* are those of the mechanism."""
+        self._program = program
+        self._flags = flags
+        self._layout = layout
+        self._facts = facts
+        self._lease = lease
+        self._folder: Path | None = None
+        self._process: PipedProcess | None = None
+        self._cgroup: SandboxCgroup | None = None
+        self._held: list[HostProcess] = []
+        self._watchdog: Watchdog | None = None
+        self._closed = False
+
+    async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> PipedProcess:
+        """Write the bundle and run it. Raises SandboxLaunchError."""
+        if self._process is not None or self._closed:
+            raise SandboxError("A runsc sandbox can be started once; open a new one.")
+        folder = self._folder = await asyncio.to_thread(probe_folder)
+        try:
+            layout = self._layout.model_copy(update={"environment": dict(env)})
+            await asyncio.to_thread(write_bundle, folder, layout, argv, cwd)
+            (folder / "state").mkdir()
+        except OSError as error:
+            raise SandboxLaunchError(
+                f"The sandbox's bundle could not be written: {error}.", details={"remedy": "free some space"}
+            ) from error
+        self._cgroup = SandboxCgroup.create(self._layout.limits)
+        command = [
+            self._program, "--root", str(folder / "state"), *self._flags, "run", "-bundle", str(folder),
+            f"agently-{secrets.token_hex(6)}",
+        ]
+        groups = self._cgroup.procs_files()
+        if groups:
+            command = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--", *command]
+        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(folder)}
+        self._process = await spawn_process(command, env=environment)
+        return self._process
+
+    def _sentry(self) -> int | None:
+        """Return the pid of gVisor's kernel among the processes that were started."""
+        if self._process is None:
+            return None
+        for pid in descendants(self._process.pid):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+                if b"boot" in words and words[0].startswith(b"runsc-sandbox"):
+                    return pid
+        return None
+
+    def open_directory(self, area: Literal["build", "output"]) -> int | None:
+        """Return None: the areas exist only in gVisor's kernel."""
+        return None
+
+    async def observe(self) -> tuple[Evidence, ...]:
+        """Return how the host's kernel holds gVisor's, and start the watchdog."""
+        if self._process is None:
+            raise SandboxError("The sandbox has not been started.")
+        pid = self._sentry()
+        if pid is None:
+            raise SandboxError("gVisor's kernel is not among the processes that runsc started; it may have ended.")
+        for each in descendants(self._process.pid):
+            with contextlib.suppress(OSError):
+                self._held.append(HostProcess(each))
+        if self._watchdog is None:
+            held = self._cgroup.controllers if self._cgroup is not None else frozenset()
+            self._watchdog = Watchdog(
+                pid=self._process.pid,
+                limits=WatchLimits(memory_bytes=None if "memory" in held else self._layout.limits.memory_bytes),
+                kill=self._process.kill,
+            )
+            self._watchdog.start()
+        return sentry_evidence(pid)
+
+    async def limits(self) -> tuple[LimitFact, ...]:
+        """Return each limit with what holds it; what lies in gVisor's own kernel cannot be looked at from outside."""
+        limits = self._layout.limits
+        pid = self._sentry()
+        groups = self._cgroup.facts(pid) if self._cgroup is not None and pid is not None else []
+        # A process of the guest is none of the host's: the group bounds gVisor's threads, and the memory of all.
+        facts = [fact for fact in groups if fact.name != "processes"]
+        names = {fact.name for fact in facts}
+        if "memory" not in names:
+            watching = self._watchdog is not None and self._watchdog.cause is None
+            facts.append(LimitFact(
+                name="memory", limit=limits.memory_bytes, mechanism="watchdog" if limits.memory_bytes else "none",
+                observed=watching if limits.memory_bytes else None,
+            ))
+        if "cpu" not in names:
+            facts.append(LimitFact(name="cpu", limit=limits.cpus, mechanism="none"))
+        facts.append(LimitFact(name="processes", limit=limits.processes, mechanism="none"))
+        facts += rlimit_facts(limits, {})
+        facts.append(LimitFact(name="scratch_bytes", limit=limits.scratch_bytes, mechanism="tmpfs"))
+        facts.append(LimitFact(name="output_bytes", limit=limits.output_bytes, mechanism="tmpfs"))
+        facts.append(LimitFact(name="inodes", limit=limits.inodes, mechanism="none"))
+        return tuple(facts)
+
+    def mechanism(self) -> Mapping[str, Any]:
+        """Return what this sandbox is made of, without host paths."""
+        groups = sorted(self._cgroup.controllers) if self._cgroup is not None else []
+        return {**self._facts, "control_groups": groups}
+
+    async def explain_death(self, returncode: int | None) -> DeathCause:
+        """Say why it ended, or, while it lives, why a process in it was killed."""
+        if self._watchdog is not None and self._watchdog.cause is not None:
+            return self._watchdog.cause
+        if self._cgroup is not None and self._cgroup.new_oom_kill():
+            limit = (self._layout.limits.memory_bytes or 0) // 1024**2
+            return DeathCause(
+                what="sandbox", kind="memory_limit", limit="memory", signal="SIGKILL",
+                message=f"The kernel ended the sandbox because it reached its memory limit of {limit} MiB.",
+            )
+        if self._process is None or self._process.returncode is None:
+            return DeathCause(what="interpreter", kind="unknown", message="No cause could be observed.")
+        return sandbox_death(128 - returncode if returncode is not None and returncode > 128 else returncode)
+
+    async def is_alive(self) -> bool:
+        """True while runsc runs and no limit has ended it."""
+        return (
+            self._process is not None and not self._closed and self._process.returncode is None
+            and (self._watchdog is None or self._watchdog.cause is None)
+        )
+
+    async def close(self) -> None:
+        """End everything and remove what was made. Idempotent. Raises SandboxCleanupError naming what is left."""
+        if self._closed:
+            return
+        self._closed = True
+        left: list[str] = []
+        try:
+            if self._watchdog is not None:
+                await self._watchdog.stop()
+            left += await self._end_processes()
+            if self._cgroup is not None:
+                try:
+                    await self._cgroup.remove(CLOSE_DEADLINE)
+                except SandboxCleanupError as error:
+                    left.append(str(error))
+        finally:
+            for process in self._held:
+                process.close()
+            if self._folder is not None:
+                left += await asyncio.to_thread(_remove, self._folder)
+            if self._lease is not None:
+                self._lease.release()
+        if left:
+            raise SandboxCleanupError(
+                "A closed runsc sandbox left something behind: " + "; ".join(left), details={"left": left}
+            )
+
+    async def _end_processes(self) -> list[str]:
+        process = self._process
+        if process is None:
+            return []
+        if process.returncode is None:
+            for pid in descendants(process.pid):  # those of a start that never came to be observed
+                with contextlib.suppress(OSError):
+                    self._held.append(HostProcess(pid))
+        process.close()
+        for held in self._held:  # runsc's children are to die with it; where they do not, they are ended here
+            held.kill()
+        deadline = asyncio.get_running_loop().time() + CLOSE_DEADLINE
+        while not all(held.gone() for held in self._held):
+            if asyncio.get_running_loop().time() > deadline:
+                return [f"process {held.pid} (runsc) does not end" for held in self._held if not held.gone()]
+            await asyncio.sleep(0.005)
+        await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=1.0)
+        return []
+
+
+def _remove(folder: Path) -> list[str]:
+    shutil.rmtree(folder, ignore_errors=True)
+    return [f"the folder {folder}"] if folder.exists() else []
