@@ -155,7 +155,7 @@ def render(report: DoctorReport, *, details: bool = False) -> str:
             lines += ["", f"{item.provider_id}: {item.reason or 'not usable as it is'}"]
             lines += [f"    remedy: {item.remedy}"] if item.remedy else []
         failed = [e for e in item.evidence if details or e.value is not True]
-        if failed and item.available:
+        if failed and item.available and (details or item.safety_class != "trusted_local"):  # all fail there
             lines += ["", f"{item.provider_id}: observations"]
             lines += [f"    {_MARK[e.value]} {e.subject}: {e.check} ({e.source}) {e.detail}".rstrip() for e in failed]
         if details and item.available:
