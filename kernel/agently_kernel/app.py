@@ -18,6 +18,7 @@ from ipykernel.kernelapp import IPKernelApp
 from traitlets import Instance, Type, Unicode, default
 
 from agently_kernel import __version__
+from agently_kernel.iopub_socket import LoopSocket
 from agently_kernel.kernel import AgentlyKernel
 from agently_kernel.startup import Prepared, prepare, read_config
 
@@ -62,6 +63,20 @@ class AgentlyKernelApp(IPKernelApp):  # type: ignore[misc]
         self.set_trait("shell_channel_thread", None)
         # iopub is opened next, from this context: a slow reader must not lose messages
         context.sndhwm = IOPUB_HIGH_WATER
+
+    def init_iopub(self, context: zmq.Context[Any]) -> None:
+        """Open the publishing socket; no thread for it, see :class:`LoopSocket`."""
+        socket = context.socket(zmq.XPUB)
+        socket.linger = 1000
+        self._apply_curve_server_options(socket)
+        self.iopub_port = self._bind_socket(socket, self.iopub_port)
+        self.configure_tornado_logger()
+        self.iopub_socket = LoopSocket(socket, self.session, asyncio.get_event_loop_policy().get_event_loop())
+
+    def close(self) -> None:
+        """Close the sockets."""
+        self.iopub_socket.close()
+        super().close()
 
     def init_io(self) -> None:
         """Leave the process's streams alone: output of cells comes from the sandbox, by another way."""

@@ -1,0 +1,72 @@
+"""The publishing socket, served by the kernel's own loop.
+
+ipykernel gives iopub a thread, because user code blocks the main one. Here no user code runs, so a hand-over between two
+threads for every message would only cost time: the main thread sends at once, and other threads hand over to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from typing import Any
+
+import zmq
+from zmq.eventloop.zmqstream import ZMQStream
+
+log = logging.getLogger("agently_kernel.iopub")
+
+
+class LoopSocket:
+    """An XPUB socket as ``Session.send`` wants it. Make it on the main thread, whose loop need not run yet."""
+
+    def __init__(self, socket: zmq.Socket[bytes], session: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._socket = socket
+        self._session = session
+        self._loop = loop
+        self._thread = threading.current_thread()
+        self._stream = ZMQStream(socket)
+        self._stream.on_recv(self._subscription)
+
+    def send_multipart(self, parts: list[Any], *_: Any, **__: Any) -> None:
+        """Send one message, in the order of the calls of each thread; never blocks. Dropped when the socket is closed."""
+        if threading.current_thread() is self._thread:
+            self._send(parts)
+        else:
+            try:
+                self._loop.call_soon_threadsafe(self._send, parts)
+            except RuntimeError:
+                log.debug("a message came after the end of the loop")
+
+    def close(self) -> None:
+        """Close the socket; what was sent goes on its way within the socket's linger time. Idempotent."""
+        if not self._stream.closed():
+            self._stream.close()
+
+    def _send(self, parts: list[Any]) -> None:
+        if self._socket.closed:
+            return
+        self._socket.send_multipart(parts, copy=True)
+        # The descriptor that the loop watches tells of new subscriptions once only, and sending may have taken the news.
+        if self._socket.get(zmq.EVENTS) & zmq.POLLIN:
+            self._loop.call_soon(self._take_subscriptions)
+
+    def _take_subscriptions(self) -> None:
+        while not self._socket.closed:
+            try:
+                self._subscription(self._socket.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                return
+
+    def _subscription(self, frames: list[bytes]) -> None:
+        """Greet a new subscriber, as the protocol wants it."""
+        for frame in frames:
+            if frame[:1] != b"\x01":
+                continue
+            topic = frame[1:]
+            try:
+                content = {"subscription": topic.decode("utf-8")}
+            except UnicodeDecodeError:
+                continue
+            message = self._session.msg("iopub_welcome", content)
+            self._socket.send_multipart([*([topic] if topic else []), *self._session.serialize(message)])
