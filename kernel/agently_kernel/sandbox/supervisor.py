@@ -20,7 +20,7 @@ import struct
 import sys
 import time
 
-PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 36, 38
+PR_CAPBSET_DROP, PR_SET_CHILD_SUBREAPER, PR_SET_NO_NEW_PRIVS = 24, 36, 38
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
 # Access rights by the version of the interface that brought them.
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1, 2, 4, 8
@@ -149,6 +149,9 @@ def start(order: dict[str, object]) -> int:
         os.setsid()
         uid = order.get("uid")
         if isinstance(uid, int):
+            libc = ctypes.CDLL(None, use_errno=True)
+            for capability in range(64):
+                libc.prctl(PR_CAPBSET_DROP, capability, 0, 0, 0)
             os.setgroups([])
             os.setresgid(uid, uid, uid)
             os.setresuid(uid, uid, uid)
