@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 from bubblewrap_session import opened
+from planted import Planted
 
 from agently_kernel.contract.errors import SandboxDied
 from agently_kernel.contract.result import ExecutionStatus
 from agently_kernel.contract.workspace import CollectionLimits
-from conftest import Planted
 
 CHANNEL = """
 import os, stat

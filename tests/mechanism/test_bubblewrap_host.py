@@ -59,9 +59,9 @@ def test_an_environment_made_in_the_home_folder_shows_only_its_own_parts(tmp_pat
         (tmp_path / name).mkdir(parents=True)
     (tmp_path / "pyvenv.cfg").touch()
     home = str(tmp_path)
-    assert narrow(home, home) == (home + "/bin", home + "/pyvenv.cfg", f"{home}/lib/{version}")
-    assert narrow(str(tmp_path.parent), home) == ()
-    assert narrow(home + "/.venv", home) == (home + "/.venv",)
+    assert narrow(home, ("/link/to/it", home)) == (home + "/bin", home + "/pyvenv.cfg", f"{home}/lib/{version}")
+    assert narrow(str(tmp_path.parent), (home,)) == ()
+    assert narrow(home + "/.venv", (home,)) == (home + "/.venv",)
 
 
 def test_the_running_interpreter_is_covered_and_the_home_folder_is_not() -> None:

@@ -219,6 +219,7 @@ class BubblewrapSandbox:
             kill=self._process.kill,
             areas={name: fd for name, fd in self._areas.items() if not (name == "build" and on_disk)},
             disk_folder=self._layout.build_dir,
+            killed_by_group=self._cgroup.new_oom_kill if self._cgroup is not None and "memory" in held else None,
         )
         with contextlib.suppress(OSError):  # it has ended meanwhile: that is told by others
             self._watchdog.start()
@@ -288,16 +289,12 @@ class BubblewrapSandbox:
             return self._watchdog.cause
         ended = self._process is None or self._process.returncode is not None
         what: Literal["sandbox", "interpreter"] = "sandbox" if ended else "interpreter"
-        if self._cgroup is not None and self._cgroup.new_oom_kill():
+        if self._watchdog is not None and (seen := self._watchdog.recent_memory_kill()):
             limit = (self._limits.memory_bytes or 0) // 1024**2
             return DeathCause(
                 what=what, kind="memory_limit", limit="memory", signal="SIGKILL",
-                message=f"The kernel ended it because the sandbox reached its memory limit of {limit} MiB.",
+                message=f"It was ended at the memory limit of {limit} MiB: {seen}.",
             )
-        if self._watchdog is not None and self._watchdog.last_memory:
-            told, self._watchdog.last_memory = self._watchdog.last_memory, ""
-            message = f"It was ended because {told}."
-            return DeathCause(what=what, kind="memory_limit", limit="memory", signal="SIGKILL", message=message)
         if returncode is None:
             return DeathCause(what=what, kind="unknown", message="No cause could be observed.")
         number = -returncode if returncode < 0 else returncode - 128 if returncode > 128 else 0

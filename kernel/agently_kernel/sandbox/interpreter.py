@@ -64,13 +64,13 @@ def minimal_roots(paths: Iterable[str]) -> tuple[str, ...]:
     return tuple(kept)
 
 
-def narrow(path: str, home: str) -> tuple[str, ...]:
+def narrow(path: str, homes: tuple[str, ...]) -> tuple[str, ...]:
     """Return what to show of an installation at *path* without showing the user's home folder.
 
-    Usually the folder itself; when it is the root folder or holds *home* (a virtual environment made in ``~``), only
-    the parts that belong to a Python installation.
+    Usually the folder itself; when it is the root folder or holds one of *homes* (a virtual environment made in ``~``),
+    only the parts that belong to a Python installation.
     """
-    if path != "/" and not is_inside(home, (path,)):
+    if path != "/" and not any(is_inside(home, (path,)) for home in homes):
         return (path,)
     return tuple(str(part) for name in _PARTS if (part := Path(path) / name).exists())
 
@@ -126,14 +126,14 @@ def describe_interpreter(executable: str | None = None, *, home: str | None = No
     Reads the file system; raises nothing for what is missing: that shows when the sandbox is tried.
     """
     program = executable or sys.executable
-    home = os.path.normpath(home or os.path.expanduser("~"))
+    homes = _both(home or os.path.expanduser("~"))
     paths = sysconfig.get_paths()
     wanted = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
     wanted += [paths[name] for name in ("stdlib", "platstdlib")] + _site_folders()
     roots: list[str] = [store for store in STORES if is_inside(os.path.realpath(program), (store,))]
     for form in [form for path in wanted for form in _both(path)]:
         if os.path.exists(form) and not is_inside(form, SYSTEM_ROOTS):
-            roots += narrow(form, home)
+            roots += narrow(form, homes)
     kept = tuple(root for root in minimal_roots(roots) if not is_inside(root, SYSTEM_ROOTS))
     shown = (*kept, *SYSTEM_ROOTS)
     refused = {

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
@@ -21,6 +22,7 @@ _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MIB = 1024 * 1024
 _AFTER_KILL, _FAST, _SLOW, _IDLE = 0.01, 0.05, 0.1, 0.25  # seconds between looks
 _MAX_KILLS = 64
+_RECENT = 2.0
 _MAX_ESCAPES = 20
 _MEMORY_FILES_EVERY = 4
 _MAX_PROCESSES = 4096
@@ -158,8 +160,10 @@ class Watchdog:
     areas: Mapping[str, int] = field(default_factory=dict)
     disk_folder: str | None = None
     cause: DeathCause | None = None
-    last_memory: str = ""
-    """What was seen when a process was last killed for memory; cleared by whoever has told it."""
+    killed_by_group: Callable[[], bool] | None = None
+    """Asks the control group, where there is one, whether it has killed for memory since it was last asked."""
+    _memory: str = ""
+    _memory_at: float = 0.0
     _task: asyncio.Task[None] | None = None
     _namespace: int = 0
     _kills: int = 0
@@ -203,6 +207,7 @@ class Watchdog:
     def check(self) -> float:
         """Look once; return how near the nearest limit is (1.0 is reached); set ``cause`` when the sandbox must end."""
         share, in_areas = 0.0, 0
+        self._ask_group()
         for name, descriptor in self.areas.items():
             try:
                 used, inodes = area_usage(descriptor)
@@ -221,6 +226,21 @@ class Watchdog:
                 share = max(share, self._check_memory(processes, self.limits.memory_bytes, in_areas))
         return share
 
+    def recent_memory_kill(self) -> str:
+        """Say why a process has been killed for memory in the last seconds; empty when none was.
+
+        Older kills do not count: they were of other processes than the one whose end is to be explained now.
+        """
+        self._ask_group()
+        return self._memory if time.monotonic() - self._memory_at < _RECENT else ""
+
+    def _ask_group(self) -> None:
+        if self.killed_by_group is not None and self.killed_by_group():
+            self._memory_seen("the sandbox reached its memory limit")
+
+    def _memory_seen(self, what: str) -> None:
+        self._memory, self._memory_at = what, time.monotonic()
+
     def _check_memory(self, processes: list[int], limit: int, in_areas: int) -> float:
         self._round += 1
         if self._round % _MEMORY_FILES_EVERY == 1:
@@ -238,12 +258,12 @@ class Watchdog:
         if exact <= limit:
             self._kills = 0
             return max(exact / limit, 0.6)
-        self.last_memory = f"its processes and files held {exact // _MIB} MiB; the limit is {limit // _MIB} MiB"
+        self._memory_seen(f"its processes and files held {exact // _MIB} MiB; the limit is {limit // _MIB} MiB")
         sizes.pop(self.pid, None)
         victim = max(sizes, key=lambda pid: sum(sizes[pid]), default=None)
         self._kills += 1
         if victim is None or in_areas > limit or self._kills > _MAX_KILLS:
-            self._end("memory", self.last_memory)
+            self._end("memory", self._memory)
         else:
             kill_inside(victim, self._namespace)
             self._round = 0
