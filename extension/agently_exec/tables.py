@@ -1,4 +1,4 @@
-"""Tables for people: one value, shown as text in a console and as HTML in a notebook. No scripts, no styles from outside.
+"""Tables for people: one value, shown as text in a console and as HTML in a notebook.
 
 Whatever stands in a cell may have come out of a sandbox: text is escaped for HTML, and control and direction-changing
 characters are replaced.
@@ -10,8 +10,7 @@ import html
 import time
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
 from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.isolation import IsolationAxis, SandboxFacts
@@ -28,7 +27,7 @@ _CELL = "text-align:left;vertical-align:top;padding:2px 12px 2px 0;white-space:p
 
 
 def clean(text: object) -> str:
-    """Return *text* as it may stand in a cell: one line, nothing that could deceive a reader, at most 300 characters."""
+    """Return *text* as it may stand in a cell: one line of at most 300 characters, nothing that deceives a reader."""
     line = " ".join(str(text).split())
     if has_deceptive_characters(line):
         line = "".join("�" if has_deceptive_characters(ch) else ch for ch in line)
@@ -44,7 +43,7 @@ def width(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A title, headings and rows of plain values; ``note`` is a line below. Without rows only title and note are shown."""
+    """A title, headings, rows of plain values, and ``note``, a line below; without rows title and note alone."""
 
     title: str
     heads: tuple[str, ...] = ()
@@ -57,10 +56,9 @@ class Table:
         if self.rows:
             cells = [tuple(map(clean, row)) for row in (self.heads, *self.rows)]
             widths = [max(width(row[column]) for row in cells) for column in range(len(self.heads))]
-            lines += [
-                "  " + "  ".join(text + " " * (most - width(text)) for text, most in zip(row, widths, strict=True)).rstrip()
-                for row in (cells if any(self.heads) else cells[1:])
-            ]
+            for row in cells if any(self.heads) else cells[1:]:
+                padded = (text + " " * (most - width(text)) for text, most in zip(row, widths, strict=True))
+                lines.append(("  " + "  ".join(padded)).rstrip())
         return "\n".join([*lines, *([clean(self.note)] if self.note else [])])
 
     def html(self) -> str:
@@ -91,17 +89,19 @@ def _html_cell(text: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Tables that belong together, with both forms; IPython shows the one that its front end can."""
+    """Tables that belong together, in both forms; ``text`` (our own words, several lines) stands for all of them."""
 
-    tables: tuple[Table, ...]
-    data: Mapping[str, Any] = field(default_factory=dict)
+    tables: tuple[Table, ...] = ()
+    text: str = ""
 
     def plain(self) -> str:
         """Return all tables as text."""
-        return "\n\n".join(table.plain() for table in self.tables)
+        return self.text or "\n\n".join(table.plain() for table in self.tables)
 
     def html(self) -> str:
         """Return all tables as one HTML fragment."""
+        if self.text:
+            return f"<pre>{html.escape(self.text)}</pre>"
         return f'<div class="agently-report">{"".join(table.html() for table in self.tables)}</div>'
 
     def bundle(self) -> dict[str, str]:
@@ -145,7 +145,8 @@ def _axes(facts: SandboxFacts) -> Table:
     for subject, value in values:
         evidence = [item for item in facts.isolation.evidence if item.subject == subject]
         label = f"network ({facts.network}): blocked" if subject == "network" else subject
-        rows.append((f"{MARKS[value]} {_WORDS[value]}", label, _evidence([(e.check, e.source, e.value) for e in evidence])))
+        seen = _evidence([(item.check, item.source, item.value) for item in evidence])
+        rows.append((f"{MARKS[value]} {_WORDS[value]}", label, seen))
     return Table("Isolation, as observed on this very sandbox", ("", "axis", "evidence"), tuple(rows))
 
 
@@ -168,12 +169,14 @@ def _limits(facts: SandboxFacts) -> Table:
         value = amount(limit.limit, limit.name)
         seen = {True: "✓ in force", False: "✗ not in force", None: "? not observed"}[limit.observed]
         rows.append((limit.name, value, limit.mechanism, seen))
-    return Table("Limits", ("limit", "value", "held by", "observed"), tuple(rows), "" if rows else "no limit is in force")
+    note = "" if rows else "no limit is in force"
+    return Table("Limits", ("limit", "value", "held by", "observed"), tuple(rows), note)
 
 
 def _skipped(skipped: Iterable[SkipReason]) -> tuple[Table, ...]:
     rows = tuple((item.provider_id, item.code, item.message, item.remedy) for item in skipped)
-    return (Table("Providers that were skipped", ("provider", "reason", "what was seen", "remedy"), rows),) if rows else ()
+    heads = ("provider", "reason", "what was seen", "remedy")
+    return (Table("Providers that were skipped", heads, rows),) if rows else ()
 
 
 def amount(value: float, name: str = "bytes") -> str:

@@ -12,7 +12,9 @@ from pydantic import ValidationError
 
 from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.errors import AgentlyKernelError
+from agently_kernel.contract.resource import ExecutionResourceRequirement
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
+from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
 from agently_kernel.magics import parse_magic
 
 if TYPE_CHECKING:
@@ -96,7 +98,8 @@ class CellRunner:
         cell_id: str,
         count: int | None,
         quiet: bool = False,
-        requirement: Any = None,
+        requirement: ExecutionResourceRequirement | None = None,
+        access: TaskWorkspaceAccessRequirement | None = None,
         timeout: float | None = None,
     ) -> CodeExecutionResult:
         """Run *request* with the kernel's screen as its sink and tell the panel about it."""
@@ -110,7 +113,7 @@ class CellRunner:
         result = await kernel.sandbox.run(
             request, cell=running.cell, execution_id=execution_id, sink=kernel.screen,
             input_handler=kernel.guest_input(running), timeout=timeout or kernel.settings.timeout,
-            requirement=requirement,
+            requirement=requirement, access=access,
         )
         if result.death is not None and requirement is None:
             kernel.screen.new_guest()

@@ -27,6 +27,7 @@ from agently_kernel.comms import CommRelay
 from agently_kernel.handles import Handle
 from agently_kernel.introspection import Introspection, busy_reply
 from agently_kernel.iopub import Publisher
+from agently_kernel.magics import complete_magic
 from agently_kernel.outputs import OutputFilter, OutputPolicy
 from agently_kernel.panel_actions import PanelActions
 from agently_kernel.panel_link import PanelLink
@@ -419,7 +420,13 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
     # -- other requests ------------------------------------------------------------------------------------------------
 
     async def do_complete(self, code: str, cursor_pos: int | None) -> dict[str, Any]:
-        """Complete at *cursor_pos* (characters), asked of the guest."""
+        """Complete at *cursor_pos* (characters): in the line of a magic here, else asked of the guest."""
+        found = complete_magic(code, len(code) if cursor_pos is None else cursor_pos)
+        if found is not None:
+            return {
+                "status": "ok", "matches": list(found.matches), "cursor_start": found.start, "cursor_end": found.end,
+                "metadata": {},
+            }
         return await self.introspection.ask("complete", code, cursor_pos=cursor_pos)
 
     async def do_inspect(

@@ -30,6 +30,7 @@ from agently_kernel.handles import Handle
 from agently_kernel.inputs_gate import InputGate
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
+from agently_kernel.probe_memory import ProbeMemory
 from agently_kernel.reaper import Reaper, watch
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.settings import KernelSettings
@@ -41,6 +42,7 @@ InputHandler = Callable[[str, bool], Awaitable[str]]
 RELEASE_SECONDS = 4.0
 """Seconds that closing the sandbox may take, exit handlers included: front ends kill a kernel after five."""
 COLLECT_SECONDS = 5.0
+KEPT_EVENTS = 200
 SPARE_SECONDS = 120.0
 """Seconds that a sandbox which was opened ahead for a run of its own waits for one."""
 
@@ -64,8 +66,13 @@ class SessionSandbox:
         self.policy = settings.policy()
         self.session_id = session_id
         self.manager = ExecutionResourceManager(
-            approval=approval, session_id=session_id, spare_seconds=SPARE_SECONDS if settings.warm_spare else 0.0
+            approval=approval, session_id=session_id, spare_seconds=SPARE_SECONDS if settings.warm_spare else 0.0,
+            probe_memory=ProbeMemory(),
         )
+        self.inputs: InputGate | None = None
+        self._mounted: tuple[GrantedInput, ...] = ()
+        self.events: deque[ExecutionResourceEvent] = deque(maxlen=KEPT_EVENTS)
+        self.manager.add_hook(self.events.append)
         self._workspace: TaskWorkspace | None = None
         self.execution = CodeExecution(self.manager)
         self._early_events: list[ExecutionResourceEvent] = []
@@ -107,9 +114,25 @@ class SessionSandbox:
         if self.policy.approval_mode != "always" and self._warm is None and self._handle is None:
             self._warm = asyncio.get_running_loop().create_task(self._open_early(), name="agently-early-start")
 
+    def access(self) -> TaskWorkspaceAccessRequirement:
+        """Return what the session's sandbox sees of the host: copies at once, mounts since it was opened."""
+        copies = tuple(item for item in self.workspace.inputs if item.mode == "snapshot")
+        return TaskWorkspaceAccessRequirement(
+            mode="read_only" if self._mounted else "snapshot", inputs=(*copies, *self._mounted)
+        )
+
+    def will_show(self, granted: GrantedInput) -> bool:
+        """Return whether the next cell finds a new input; a mount needs a fresh sandbox when one is open."""
+        if granted.mode != "snapshot" and self._handle is None and self._warm is None:
+            self._mount_all()
+        return granted.mode == "snapshot" or granted in self._mounted
+
+    def _mount_all(self) -> None:
+        self._mounted = tuple(item for item in self.workspace.inputs if item.mode != "snapshot")
+
     async def _open_early(self) -> None:
         try:
-            grant = self.workspace.issue_grant(execution_id=f"{self.session_id}-early")
+            grant = self.workspace.issue_grant(execution_id=f"{self.session_id}-early", requirement=self.access())
             try:
                 # the same wish as a cell's, so that the cell finds this very sandbox
                 wanted = self.requirement().model_copy(
@@ -181,6 +204,7 @@ class SessionSandbox:
         input_handler: InputHandler | None,
         timeout: float | None,
         requirement: ExecutionResourceRequirement | None = None,
+        access: TaskWorkspaceAccessRequirement | None = None,
     ) -> CodeExecutionResult:
         """Run one cell and return its result: in the session's sandbox, or as *requirement* says in one of its own.
 
@@ -191,9 +215,9 @@ class SessionSandbox:
             await asyncio.wait((self._warm,))
             self._warm = None
         return await self.execution.async_run(
-            request, requirement=requirement or self.requirement(), workspace=self.workspace, sink=sink, cell=cell,
-            execution_id=execution_id, input_handler=input_handler, timeout=timeout,
-            on_handle=self._took if session else None,
+            request, requirement=requirement or self.requirement(), workspace=self.workspace,
+            access=access or self.access(), sink=sink, cell=cell, execution_id=execution_id,
+            input_handler=input_handler, timeout=timeout, on_handle=self._took if session else None,
         )
 
     async def interrupt(self) -> bool:
@@ -230,6 +254,7 @@ class SessionSandbox:
         with KeptSource.of(self.resource) as kept:
             self._handle = None
             await self.manager.async_release_scope("session", self.session_id)
+            self._mount_all()
             await self._collect(kept)
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -158,3 +158,17 @@ def store(root: str, path: str, data: bytes, mode: int) -> None:
         raise Refused("%s: %s" % (path, error.strerror))
     finally:
         os.close(folder)
+
+
+def link(root: str, path: str, target_root: str) -> None:
+    """Make ``root/path`` a link to ``target_root/path``, and its folders; what is there stays. Raises Refused."""
+    parts = parts_of(path)
+    folder = open_folder(root, parts[:-1], make=True)
+    try:
+        os.symlink("/".join([target_root, *parts]), parts[-1], dir_fd=folder)
+    except FileExistsError:
+        pass
+    except OSError as error:
+        raise Refused("%s: %s" % (path, error.strerror))
+    finally:
+        os.close(folder)

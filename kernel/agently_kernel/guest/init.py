@@ -227,10 +227,18 @@ class Init:
             data = json.dumps(found).encode("ascii")
         self._writer.frame({"op": "listing", "request": header["request"]}, data)
 
+    def _op_link(self, header: Dict[str, Any], _: bytes) -> None:
+        answer: Dict[str, Any] = {"op": "stored", "request": header["request"], "ok": True}
+        try:
+            files.link(self._root("build"), header["path"], self._root("input"))
+        except files.Refused as refusal:
+            answer.update(ok=False, reason=str(refusal)[:4000])
+        self._writer.frame(answer)
+
     def _op_put(self, header: Dict[str, Any], payload: bytes) -> None:
         answer: Dict[str, Any] = {"op": "stored", "request": header["request"], "ok": True}
         try:
-            mode = 0o644 if header["root"] == "build" else 0o444
+            mode = 0o755 if header["root"] == "build" else 0o444
             files.store(self._root(header["root"]), header["path"], payload, mode)
         except files.Refused as refusal:
             answer.update(ok=False, reason=str(refusal)[:4000])

@@ -80,6 +80,7 @@ TO_INIT = {
     "fetch": Message({"request": _N, "area": _AREA, "path": _S, "max_bytes": _N}),
     "list": Message({"request": _N, "area": _AREA, "max_files": _N}),  # answered by `listing`
     "put": Message({"request": _N, "root": Field(str, True, 8, ("source", "input", "build")), "path": _S}, MAX_PAYLOAD),
+    "link": Message({"request": _N, "path": _S}),  # build/<path> leads to input/<path>; answered by `stored`
     "tools": Message({"request": _N, "argvs": Field(list, True, 16)}),  # run each argv briefly; answered by `tools`
     "ping": Message({"request": _N}),
     "shutdown": Message({"grace": _N}),  # milliseconds for exit handlers, then init ends

@@ -126,6 +126,7 @@ class SandboxResource:
         self._sandbox = sandbox
         self._config = config
         self._mounts = grant.mounts_key() if grant is not None else None
+        self._shown = {item.name for item in grant.inputs} if grant is not None else set()
         self._paths = dict(paths)
         self._max_output_bytes = max_output_bytes
         self._router = OutputRouter()
@@ -237,6 +238,9 @@ class SandboxResource:
             self._refuse_dead()
             if self._deliver is not None:
                 await self._deliver(self.put_file, manifest, grant)
+            for item in grant.inputs:
+                if item.mode == "snapshot":
+                    await self.show_input(item.name)
             cell = cell or manifest.execution_id or bundle.bundle_id
             if bundle.form is ExecutionForm.SESSION:
                 run = CellRun(cell, sink, self._max_output_bytes, input_handler)
@@ -427,6 +431,19 @@ class SandboxResource:
         if not header["ok"]:
             reason = str(header.get("reason") or "no reason given")[:500]
             raise SandboxError(f"The sandbox did not take {path!r}: {reason}")
+
+    async def show_input(self, name: str, *, timeout: float = 10.0) -> None:
+        """Let the working directory show the input *name*, a private copy, from now on; what stands there stays.
+
+        Raises SandboxError.
+        """
+        if name in self._shown:
+            return
+        header, _ = await self._live.request({"op": "link", "path": name}, timeout=timeout)
+        if not header["ok"]:
+            reason = str(header.get("reason") or "no reason given")[:500]
+            raise SandboxError(f"The input {name!r} could not be shown under its name: {reason}")
+        self._shown.add(name)
 
     async def check_tools(
         self, tools: Mapping[str, Sequence[str]], *, timeout: float = 10.0

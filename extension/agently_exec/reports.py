@@ -1,0 +1,180 @@
+"""The commands of ``%agently``: each returns tables, and does what it says only when its gate lets it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from agently_exec.home import Home
+from agently_exec.options import LineOptions, line_help
+from agently_exec.tables import MARKS, Report, Table, amount, clean, events_table, facts_report, outputs_table
+from agently_exec.work import input_gate
+from agently_kernel.cells import save_outputs
+from agently_kernel.contract.approval import ApprovalOutcome
+from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
+from agently_kernel.contract.isolation import IsolationAxis
+from agently_kernel.contract.workspace import CollectedOutput
+from agently_kernel.doctor import DoctorReport, ProviderReport, examine
+
+MAX_LISTED = 500
+
+
+async def run_line(home: Home, options: LineOptions, *, cell: str) -> Report:
+    """Do what a ``%agently`` line asks for and return what to show.
+
+    Raises AgentlyKernelError with a sentence (ApprovalDenied when a person said no, or nobody could be asked).
+    """
+    match options.command:
+        case "help":
+            return Report((Table(line_help()),), text=line_help())
+        case "status":
+            return await status(home)
+        case "facts":
+            await home.sandbox.ready()
+            return facts_report(home.sandbox.facts, home.sandbox.selection)
+        case "doctor":
+            return doctor_report(await examine(home.sandbox.manager.registry), details=options.details)
+        case "outputs":
+            return await _outputs(home, options.save, cell)
+        case "grant":
+            return await _grant(home, options, cell)
+        case "restart":
+            await home.sandbox.restart_sandbox()
+            text = "The sandbox was closed; the next cell opens a fresh one."
+            return Report((Table(text, note="Variables are lost, collected files are kept."),))
+        case "events":
+            return Report((events_table(home.sandbox.events),))
+        case _:
+            return await _allow(home, options.argument, cell)
+
+
+async def status(home: Home) -> Report:
+    """Return what is open, what it restricts, what was given to it and what was allowed."""
+    await home.sandbox.ready()
+    facts, policy = home.sandbox.facts, home.sandbox.policy
+    rows = [("session", home.session_id)]
+    if facts is None:
+        rows.append(("sandbox", "none is open; the next cell that needs one opens it"))
+    else:
+        held = [axis for axis in IsolationAxis if facts.isolation.axis(axis) is True]
+        mark = MARKS[len(held) == len(IsolationAxis)]
+        rows.append(("sandbox", f"{facts.provider_id} ({facts.safety_class.value})"))
+        text = f"{mark} {len(held)} of {len(IsolationAxis)} axes observed to hold; {policy.isolation} by configuration"
+        rows.append(("isolation", text))
+        rows.append(("network", f"{MARKS[facts.isolation.network_blocked]} {facts.network}"))
+        rows += [
+            (limit.name, f"{amount(limit.limit, limit.name)} by {limit.mechanism}")
+            for limit in facts.limits
+            if limit.limit is not None and limit.name in ("memory", "processes", "scratch_bytes")
+        ]
+    rows.append(("outputs shown", home.settings.outputs))
+    tables = [Table("Agently status", ("", ""), tuple(rows))]
+    given = home.sandbox.workspace.inputs
+    if given:
+        inputs = tuple(
+            (item.name, item.mode, "" if item.size is None else amount(item.size), item.host_path) for item in given
+        )
+        tables.append(Table("Files that were given", ("name inside", "how", "size", "from"), inputs))
+    allowed = tuple((gate, subject) for _, gate, subject in home.approval.remembered(home.session_id))
+    if allowed:
+        tables.append(Table("Allowed for this session", ("what", "exactly"), allowed))
+    return Report(tuple(tables))
+
+
+def collected_files(home: Home) -> tuple[list[CollectedOutput], Path]:
+    """Return the newest copy of every file that was collected in this session, and the folder they are kept in."""
+    store = home.sandbox.workspace.store
+    found: list[CollectedOutput] = []
+    for path in sorted(store.files.rglob("*")):
+        if path.is_file() and not path.is_symlink() and len(found) < MAX_LISTED:
+            name = path.relative_to(store.files).as_posix()
+            found.append(CollectedOutput(path=name, sha256="", size=path.stat().st_size, stored_path=str(path)))
+    return found, store.files
+
+
+async def _outputs(home: Home, folder: str, cell: str) -> Report:
+    found, where = collected_files(home)
+    if not folder:
+        rows = tuple((item.path, amount(item.size)) for item in found)
+        return Report((Table(f"{len(found)} collected files", ("file", "size"), rows, f"kept in {where}"),))
+    place = Path(folder)
+    if place.is_absolute() or ".." in place.parts:
+        raise ConfigurationError("%agently outputs --save: give a folder below the notebook's folder, such as results.")
+    if not found:
+        return Report((outputs_table((), title="Nothing was collected yet, so nothing was saved"),))
+    target = input_gate(home).folder / place
+    names = [clean(item.path) for item in found]
+    await home.approval.gate(
+        "save_output", str(target), policy=home.sandbox.policy, session_id=home.session_id, cell_id=cell,
+        facts={"files": (", ".join(names))[:180], "number of files": len(found)},
+    )
+    try:
+        save_outputs(target, [(item.path, Path(item.stored_path)) for item in found])
+    except OSError as error:
+        raise WorkspaceError(f"{target} could not be written: {error.strerror or error}") from error
+    rows = tuple((item.path, amount(item.size)) for item in found)
+    return Report((Table(f"Saved in {target}", ("file", "size"), rows),))
+
+
+async def _grant(home: Home, options: LineOptions, cell: str) -> Report:
+    granted = await input_gate(home).grant(options.argument, name=options.name, mode=options.mode, cell=cell)
+    there = home.sandbox.will_show(granted)
+    how = "a private copy" if granted.mode == "snapshot" else "a live read-only mount"
+    rows = [("name inside", granted.name), ("from", granted.host_path), ("how", how)]
+    if granted.size is not None:
+        rows.append(("size", amount(granted.size)))
+    if granted.sha256:
+        rows.append(("digest", granted.sha256))
+    note = "" if there else "A mount needs a fresh sandbox: run %agently restart (variables are lost)."
+    return Report((Table("Given to the sandbox", ("", ""), tuple(rows), note),))
+
+
+async def _allow(home: Home, kind: str, cell: str) -> Report:
+    decision = await home.approval.gate(
+        "active_output", kind, policy=home.sandbox.policy, session_id=home.session_id, cell_id=cell
+    )
+    home.filter.allow(kind)
+    once = decision.outcome is ApprovalOutcome.APPROVED_ONCE
+    return Report((Table(f"{kind} is shown from now on", note="Run the cell again to show it." if once else ""),))
+
+
+_HEADS = {
+    IsolationAxis.PROCESS_CONTAINED: "processes",
+    IsolationAxis.HOST_FILESYSTEM_RESTRICTED: "files",
+    IsolationAxis.PRIVILEGE_ESCALATION_BLOCKED: "privileges",
+    IsolationAxis.SYSCALLS_RESTRICTED: "syscalls",
+}
+
+
+def doctor_report(report: DoctorReport, *, details: bool = False) -> Report:
+    """Return the doctor's report as tables; with *details* every observation too."""
+    rows = []
+    for item in report.providers:
+        marks = [MARKS[item.axes.get(axis.value)] if item.available else "·" for axis in _HEADS]
+        network = MARKS[item.network_blocked] if item.available else "·"
+        usable = "✓ yes" if item.meets_required else "? weaker" if item.available else "✗ no"
+        rows.append((item.provider_id, usable, *marks, network, item.safety_class or "·"))
+    heads = ("provider", "usable", *_HEADS.values(), "no network", "class")
+    note = (
+        "Cells can run with isolation 'required'." if report.usable else
+        "No provider meets isolation 'required': cells will not run until one of the remedies is applied."
+    )
+    title = f"agently-kernel {report.version} · Python {report.python} · {report.platform}"
+    tables = [Table(title, heads, tuple(rows), note)]
+    reasons = tuple((p.provider_id, p.reason, p.remedy) for p in report.providers if p.reason or p.remedy)
+    if reasons:
+        tables.append(Table("What is missing", ("provider", "reason", "remedy"), reasons))
+    for item in report.providers if details else ():
+        tables += _observations(item)
+    return Report(tuple(tables))
+
+
+def _observations(item: ProviderReport) -> list[Table]:
+    if not item.available:
+        return []
+    rows = tuple((MARKS[e.value], e.subject, e.check, e.source, e.detail) for e in item.evidence)
+    tools = tuple(("tool " + name, version) for name, version in item.toolchains.items())
+    more = tuple(item.mechanism.items()) + tools
+    return [
+        Table(f"{item.provider_id}: observations", ("", "subject", "check", "from", "detail"), rows),
+        Table(f"{item.provider_id}: mechanism", ("", ""), more),
+    ]

@@ -1,0 +1,150 @@
+"""What the magics do, written once for both homes: from the options of a line to a request, and to what it came to."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from agently_exec.home import Home
+from agently_exec.options import EXEC, ISOLATION, NOTHING_RUN, ExecOptions
+from agently_exec.tables import amount
+from agently_kernel.contract.bundle import CodeExecutionFile, CodeExecutionRequest, ExecutionForm
+from agently_kernel.contract.errors import ConfigurationError
+from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderCandidate
+from agently_kernel.contract.result import CodeExecutionResult
+from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
+from agently_kernel.inputs_gate import InputGate
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """One execution, ready to run. ``requirement`` is None for the session's own sandbox."""
+
+    request: CodeExecutionRequest
+    requirement: ExecutionResourceRequirement | None
+    access: TaskWorkspaceAccessRequirement | None
+    timeout: float | None
+
+
+Execute = Callable[[Wanted], Awaitable[CodeExecutionResult]]
+
+
+def input_gate(home: Home) -> InputGate:
+    """Return the session's gate for files of the host."""
+    sandbox = home.sandbox
+    if sandbox.inputs is None:
+        folder = sandbox.workspace.notebook_dir or Path.cwd()
+        sandbox.inputs = InputGate(home.approval, sandbox.workspace, sandbox.policy, home.session_id, folder)
+    return sandbox.inputs
+
+
+async def prepare(home: Home, options: ExecOptions, body: str, *, cell: str, allow_stdin: bool = False) -> Wanted:
+    """Pass the gates that the options need and return what to run.
+
+    Raises ConfigurationError, WorkspaceError, ApprovalDenied; nothing has been run then.
+    """
+    gate = input_gate(home)
+    requirement = None if options.session else await _requirement(home, options, cell)
+    files: list[CodeExecutionFile] = []
+    for name, path in options.files:
+        files += await gate.read_files(path, name=name, cell=cell)
+    stdin = None
+    if options.stdin is not None:
+        stdin = await gate.read_bytes(options.stdin, why="The program reads it as standard input.", cell=cell)
+    access = home.sandbox.access()
+    for path in options.inputs:
+        granted = await gate.grant(path, cell=cell)
+        others = tuple(item for item in access.inputs if item.name != granted.name)
+        access = access.model_copy(update={"inputs": (*others, granted)})
+    return Wanted(_request(options, body, tuple(files), stdin, allow_stdin), requirement, access, options.timeout)
+
+
+def _request(
+    options: ExecOptions, body: str, files: tuple[CodeExecutionFile, ...], stdin: bytes | None, allow_stdin: bool
+) -> CodeExecutionRequest:
+    in_session = options.session and options.language == "python"
+    settings: dict[str, Any] = {}
+    if in_session:
+        settings = {
+            "silent": False, "store_history": False, "allow_stdin": allow_stdin, "user_expressions": {},
+            "execution_count": 0,
+        }
+    if not body.strip() and not files:
+        raise ConfigurationError(
+            f"{EXEC}: there is no program: write one below the first line, or name its files with --file. {NOTHING_RUN}"
+        )
+    try:
+        return CodeExecutionRequest(
+            language=options.language, source_code=body if body.strip() else None, files=files,
+            entrypoint=options.entry, args=options.args, stdin=stdin, expected_outputs=options.outputs,
+            toolchains=options.toolchains, form=ExecutionForm.SESSION if in_session else ExecutionForm.ONE_SHOT,
+            options=settings,
+        )
+    except ValidationError as error:
+        reasons = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors(include_url=False)]
+        raise ConfigurationError(f"{EXEC}: {'; '.join(reasons)}. {NOTHING_RUN}") from error
+
+
+async def _requirement(home: Home, options: ExecOptions, cell: str) -> ExecutionResourceRequirement:
+    """Return what the cell needs. What is more than configured is asked for; what is less is simply taken."""
+    configured = home.sandbox.policy
+    changes: dict[str, Any] = {}
+
+    async def ask(gate: Any, subject: str, why: str = "", **facts: str | int) -> None:
+        await home.approval.gate(
+            gate, subject, policy=configured, facts=facts, why=why, session_id=home.session_id, cell_id=cell
+        )
+
+    if options.isolation is not None and options.isolation != configured.isolation:
+        if ISOLATION.index(options.isolation) > ISOLATION.index(configured.isolation):
+            await ask("isolation", f"isolation {options.isolation!r} instead of {configured.isolation!r}")
+        changes["isolation"] = options.isolation
+    if options.isolation is not None:
+        changes["unsafe_fallback"] = options.isolation != "required" and (
+            configured.unsafe_fallback or options.unsafe_fallback
+        )
+        changes["trusted_local_authorized"] = configured.trusted_local_authorized and configured.unsafe_fallback
+    if options.memory is not None:
+        most = configured.limits.memory_bytes
+        if most is not None and options.memory > most:
+            await ask("limits", f"{amount(options.memory)} of memory instead of {amount(most)}")
+        changes["limits"] = configured.limits.model_copy(update={"memory_bytes": options.memory})
+    if options.network == ():
+        changes["network_mode"] = "disabled"
+    elif options.network and configured.network_mode == "disabled":
+        await ask(
+            "network", ", ".join(options.network),
+            reach="every address: what the sandbox reaches is not limited to the names above",
+        )
+        changes["network_mode"] = "enabled"
+    values = {name: getattr(configured, name) for name in ExecutionResourcePolicy.model_fields}
+    return ExecutionResourceRequirement(
+        scope="action_call", owner_id=home.session_id, provider_candidates=_candidates(home, options),
+        policy=ExecutionResourcePolicy(**{**values, **changes}),
+    )
+
+
+def _candidates(home: Home, options: ExecOptions) -> tuple[ProviderCandidate, ...]:
+    """Return the chain that the cell names, with the configuration's config for each, else the configured one."""
+    configured = {candidate.provider_id: candidate for candidate in home.settings.providers}
+    known = configured or home.sandbox.manager.registry.ids()
+    for name in options.providers:
+        if name not in known:
+            where = "in your configuration" if configured else "installed"
+            raise ConfigurationError(
+                f"{EXEC}: --provider: {name!r} is not {where}; allowed are {', '.join(known)}. {NOTHING_RUN}"
+            )
+    chosen = tuple(configured.get(name) or ProviderCandidate(provider_id=name) for name in options.providers)
+    return chosen or home.settings.providers
+
+
+def show_outputs(home: Home, cell: str, result: CodeExecutionResult) -> None:
+    """List what was collected and what was refused, below the output of the cell."""
+    for output in result.outputs:
+        home.screen.note(cell, f"collected {output.path} ({output.size:,} bytes, {output.sha256[:19]}…)")
+    for refused in result.refused_outputs:
+        home.screen.note(cell, f"refused {refused.path}: {refused.message}")

@@ -1,0 +1,194 @@
+"""The one way by which a file of the host gets to a sandbox: checked, asked for where due, then copied or mounted.
+
+What a person names in a magic's line or command and lies beside the notebook (in its folder or below) is given without
+another question, unless the configuration asks always. Everything else is asked for. Places that may hold secrets are
+always asked for, in words that say so, and what belongs to the machine or to this product is never given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+from agently_kernel.contract.approval import Gate
+from agently_kernel.contract.bundle import MAX_BUNDLE_FILES, MAX_FILE_BYTES, CodeExecutionFile
+from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
+from agently_kernel.contract.paths import OUTPUT_ROOT, normalise_relative_path
+from agently_kernel.contract.resource import ExecutionResourcePolicy
+from agently_kernel.contract.workspace import GrantedInput
+from agently_kernel.policy import PolicyApproval
+from agently_kernel.workspace.inputs import absolute, classify, is_secret_name
+from agently_kernel.workspace.task_workspace import TaskWorkspace
+
+InputMode = Literal["snapshot", "read_only"]
+Stamp = tuple[int, int, int, int]
+
+
+@dataclass(slots=True)
+class InputGate:
+    """Gives inputs to one workspace. ``folder`` is the notebook's folder, which relative names start from."""
+
+    approval: PolicyApproval
+    workspace: TaskWorkspace
+    policy: ExecutionResourcePolicy
+    session_id: str
+    folder: Path
+    _stamps: dict[tuple[str, str], Stamp] = field(default_factory=dict)
+
+    def locate(self, text: str) -> Path:
+        """Return the absolute path that *text* names. Raises WorkspaceError when nothing is there."""
+        path = absolute(self.folder / Path(text).expanduser())
+        if not os.path.lexists(path):
+            raise WorkspaceError(f"{text} does not exist ({path}), so it cannot be given to a sandbox; check the name")
+        return path
+
+    def name_of(self, path: Path, name: str = "") -> str:
+        """Return the name that *path* has inside: as seen from the notebook's folder, else its last part.
+
+        Raises ConfigurationError for a name that cannot be used.
+        """
+        if not name:
+            name = path.relative_to(self.folder).as_posix() if self._beside(path) else path.name
+        try:
+            name = normalise_relative_path(name, what="input name")
+        except ValueError as error:
+            raise ConfigurationError(f"{error}; give the input another name (--name)") from error
+        if name.split("/")[0].casefold() == OUTPUT_ROOT:
+            raise ConfigurationError(f"the input {name!r} would hide the output folder; give it another name (--name)")
+        return name
+
+    async def grant(
+        self, text: str, *, name: str = "", mode: InputMode = "snapshot", asked_by_code: bool = False, cell: str = "",
+        why: str = "",
+    ) -> GrantedInput:
+        """Give a file or folder to the workspace, after asking where that is due, and return what was granted.
+
+        *asked_by_code*: the cell's program wants it, so a person is always asked. An unchanged file that was given
+        under this name before is not copied again. Raises ApprovalDenied, WorkspaceError, ConfigurationError.
+        """
+        path = self.locate(text)
+        name = self.name_of(path, name)
+        known = next((item for item in self.workspace.inputs if item.name == name and item.mode == mode), None)
+        stamp = await asyncio.to_thread(_stamp, path)
+        if known is not None and self._stamps.get((str(path), name)) == stamp:
+            return known
+        sensitive = await self._ask(path, asked_by_code=asked_by_code, cell=cell, why=why, name=name)
+        try:
+            granted = await asyncio.to_thread(
+                lambda: self.workspace.live_input(path, name, mode=mode, allow_sensitive=sensitive)
+            )
+        except ValueError as error:
+            raise WorkspaceError(f"{text} cannot be given as {name!r}: {error}") from error
+        self._stamps[str(path), name] = stamp
+        return granted
+
+    async def read_files(self, text: str, *, name: str = "", cell: str = "") -> tuple[CodeExecutionFile, ...]:
+        """Return a file, or all files of a folder, as parts of a program, after asking where that is due.
+
+        Hidden entries of a folder are left out. Raises ApprovalDenied, WorkspaceError, ConfigurationError.
+        """
+        path = self.locate(text)
+        base = self.name_of(path, name)
+        await self._ask(path, asked_by_code=False, cell=cell, why="It becomes a part of the program.", name=base)
+        return await asyncio.to_thread(_program_files, path, base)
+
+    async def read_bytes(self, text: str, *, why: str, cell: str = "") -> bytes:
+        """Return the bytes of one file (at most 16 MiB), after asking where that is due. Raises as *read_files*."""
+        path = self.locate(text)
+        await self._ask(path, asked_by_code=False, cell=cell, why=why, name=path.name)
+        return await asyncio.to_thread(_read, path)
+
+    def _beside(self, path: Path) -> bool:
+        return path != self.folder and self.folder in path.parents
+
+    async def _ask(self, path: Path, *, asked_by_code: bool, cell: str, why: str, name: str) -> bool:
+        """Pass the gate that *path* needs; return whether a person allowed a sensitive place."""
+        private = (self.workspace.runtime_path.parent, self.workspace.store.path.parent.parent)
+        kind = await asyncio.to_thread(lambda: classify(path, private=private))
+        if kind == "forbidden":
+            raise WorkspaceError(f"{path} is part of the machine or of this product and is never given to a sandbox")
+        real = await asyncio.to_thread(path.resolve)
+        beside = (
+            self._beside(path)
+            and self.folder.resolve() in real.parents
+            and await asyncio.to_thread(lambda: classify(self.folder, private=private)) == "ordinary"  # not all of HOME
+        )
+        if kind == "ordinary" and beside and not asked_by_code and self.policy.approval_mode != "always":
+            return False
+        gate: Gate = "sensitive_input" if kind == "sensitive" else "input"
+        facts: dict[str, str | int] = dict(await asyncio.to_thread(_facts, path))
+        if real != path:
+            facts["leads to"] = str(real)[-200:]
+        facts["name inside"] = name[-200:]
+        await self.approval.gate(
+            gate, str(path), policy=self.policy, facts=facts, why=why, session_id=self.session_id, cell_id=cell
+        )
+        return kind == "sensitive"
+
+
+def _stamp(path: Path) -> Stamp:
+    """Return what changes when a file does; of a folder that of its newest entry."""
+    try:
+        status = path.stat()
+        newest, size = status.st_mtime_ns, status.st_size
+        if stat.S_ISDIR(status.st_mode):
+            for number, (folder, _, files) in enumerate(os.walk(path)):
+                infos = [os.lstat(Path(folder) / file) for file in files]
+                newest = max([newest, os.lstat(folder).st_mtime_ns, *(info.st_mtime_ns for info in infos)])
+                size += sum(info.st_size for info in infos)
+                if number > MAX_BUNDLE_FILES:
+                    break
+    except OSError as error:
+        raise WorkspaceError(f"{path} cannot be read: {error.strerror or error}") from error
+    return status.st_dev, status.st_ino, size, newest
+
+
+def _facts(path: Path) -> dict[str, str | int]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise WorkspaceError(f"{path} cannot be read: {error.strerror or error}") from error
+    if stat.S_ISDIR(status.st_mode):
+        return {"kind": "folder with everything in it"}
+    return {"kind": "file", "size in bytes": status.st_size}
+
+
+def _read(path: Path) -> bytes:
+    flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
+    try:
+        with os.fdopen(os.open(path, flags), "rb") as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                raise WorkspaceError(f"{path} is no regular file, so it cannot be given to a program")
+            if status.st_size > MAX_FILE_BYTES:
+                raise WorkspaceError(f"{path} has more than {MAX_FILE_BYTES} bytes; use --input for it instead")
+            return file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        raise WorkspaceError(f"{path} cannot be read: {error.strerror or error}") from error
+
+
+def _program_files(path: Path, base: str) -> tuple[CodeExecutionFile, ...]:
+    if not path.is_dir():
+        return (_program_file(path, base),)
+    found = []
+    for place in sorted(path.rglob("*")):
+        relative = place.relative_to(path)
+        if any(part.startswith(".") or part == "__pycache__" for part in relative.parts) or place.is_dir():
+            continue
+        if place.is_symlink() or is_secret_name(place.name):
+            raise WorkspaceError(f"{place} is a link or looks like a secret; name the files of the program one by one")
+        found.append(_program_file(place, f"{base}/{relative.as_posix()}"))
+        if len(found) > MAX_BUNDLE_FILES:
+            raise WorkspaceError(f"{path} has more than {MAX_BUNDLE_FILES} files, too many for one program")
+    return tuple(found)
+
+
+def _program_file(path: Path, name: str) -> CodeExecutionFile:
+    try:
+        return CodeExecutionFile(path=name, content=_read(path))
+    except ValueError as error:
+        raise WorkspaceError(f"{path} cannot be a part of the program: {error}") from error
