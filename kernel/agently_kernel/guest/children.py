@@ -43,8 +43,9 @@ class ChildEnds(NamedTuple):
 
 
 def prctl(option: int, value: int) -> int:
-    """Call prctl(2) with one argument and return its result."""
-    return int(ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0))
+    """Call prctl(2) with one argument and return its result; -1 where a system has no such call."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.prctl(option, value, 0, 0, 0)) if hasattr(libc, "prctl") else -1
 
 
 def enlarge(fd: int) -> None:

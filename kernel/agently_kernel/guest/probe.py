@@ -39,6 +39,7 @@ PRIVATE_FILE_SYSTEMS = (
     "tmpfs", "overlay", "proc", "sysfs", "devpts", "devtmpfs", "mqueue", "ramfs", "cgroup", "cgroup2",
 )
 ENGINE_FILES = ("/etc/hosts", "/etc/hostname", "/etc/resolv.conf")
+LINUX = os.uname().sysname == "Linux"
 Outcome = Tuple[Optional[bool], str]
 
 # name, x86_64 number, aarch64 number, arguments that do no harm where the call is allowed
@@ -191,6 +192,8 @@ class _Observer:
         if filtered:
             for check, action in dangerous:
                 self.attempt(PRIVILEGE, check, action)
+        elif not LINUX:
+            self.attempt(PRIVILEGE, *dangerous[0])
         else:  # what is not filtered may succeed, and would change this process for good
             self._in_child(dangerous)
 
@@ -342,11 +345,12 @@ def observe(challenge: Dict[str, Any]) -> List[Dict[str, Any]]:
     observer = _Observer(challenge)
     try:
         mode = seccomp.mode()
-    except OSError:
+    except (OSError, AttributeError):
         mode = 0
     observer.processes()
     observer.files()
     observer.privileges(mode == 2)
-    observer.calls(mode)
+    if LINUX:  # the numbers mean other calls elsewhere
+        observer.calls(mode)
     observer.network()
     return observer.found

@@ -132,10 +132,12 @@ def confine(boot: Dict[str, Any]) -> Dict[str, Any]:
     import ctypes
 
     libc = ctypes.CDLL(None, use_errno=True)
-    report["dumpable"] = libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0
+    linux = hasattr(libc, "prctl")
+    report["dumpable"] = not linux or libc.prctl(PR_SET_DUMPABLE, 0, 0, 0, 0) != 0
     try:
-        seccomp.set_no_new_privs()
-        report["no_new_privs"] = True
+        if linux:
+            seccomp.set_no_new_privs()
+        report["no_new_privs"] = linux
     except OSError as error:
         raise BootError(str(error))
     wish = boot["seccomp"]
