@@ -300,6 +300,7 @@ def test_only_groups_of_dead_owners_are_stale(tmp_path: Path) -> None:
     foreign = tmp_path / "agently-kernel-somebody"
     for folder in (alive, reused, dead, unseen, foreign):
         folder.mkdir()
-    place = CgroupPlace(version=2, parent=str(tmp_path))
-    assert set(remove_stale({"memory": place})) == {str(dead), str(reused)}
-    assert {path.name for path in tmp_path.iterdir()} == {alive.name, unseen.name, foreign.name}
+    elsewhere = tmp_path / "another.scope" / dead.name
+    elsewhere.mkdir(parents=True)
+    assert set(remove_stale([str(tmp_path)])) == {str(dead), str(reused), str(elsewhere)}
+    assert {path.name for path in tmp_path.iterdir()} == {alive.name, unseen.name, foreign.name, "another.scope"}

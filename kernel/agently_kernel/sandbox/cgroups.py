@@ -215,29 +215,43 @@ class SandboxCgroup:
         self._folders.clear()
 
 
-def remove_stale(places: Mapping[Controller, CgroupPlace] | None = None) -> list[str]:
-    """Kill and remove groups whose owner is gone; return the folders removed. Groups of living owners are not
-    touched."""
-    removed = []
-    parents = {place.parent for place in (find_places() if places is None else places).values()}
-    for folder in _candidates(parents):
-        match = _NAME.match(folder.name)
-        if match is None:
-            continue
-        namespace, pid, start = (int(number) for number in match.groups())
-        if namespace == pid_namespace() and process_start_time(pid) != start:
-            for _ in range(200):
-                if _remove_once(folder):
-                    removed.append(str(folder))
-                    break
-                time.sleep(0.005)
+def hierarchies(proc: Path = Path("/proc/self")) -> list[str]:
+    """Return the mount points of all control group trees that groups of ours may lie in."""
+    try:
+        first, second = _mounts((proc / "mountinfo").read_text("utf-8", "replace"))
+    except OSError:
+        return []
+    tops = {place[0] for name, place in first.items() if name in CONTROLLERS} | ({second[0]} if second else set())
+    return sorted(tops)
+
+
+def remove_stale(tops: Iterable[str] | None = None) -> list[str]:
+    """Kill and remove groups whose owner is gone; return the folders removed. Groups of living owners, and of owners
+    whom we cannot see, are not touched.
+
+    The whole trees below *tops* (default: all that are mounted) are searched: the owner may have run in another group
+    than we do.
+    """
+    removed, here = [], pid_namespace()
+    for top in hierarchies() if tops is None else tops:
+        for folder, names, _ in os.walk(top):
+            ours = [(name, match) for name in names if (match := _NAME.match(name))]
+            names[:] = [name for name in names if not name.startswith(_PREFIX)]
+            for name, match in ours:
+                namespace, pid, start = (int(number) for number in match.groups())
+                path = Path(folder) / name
+                if namespace == here and process_start_time(pid) != start and _remove_within(path, 1.0):
+                    removed.append(str(path))
     return removed
 
 
-def _candidates(parents: Iterable[str]) -> Iterable[Path]:
-    for parent in sorted(parents):
-        with contextlib.suppress(OSError):
-            yield from sorted(Path(parent).glob(f"{_PREFIX}-*"))
+def _remove_within(folder: Path, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while not _remove_once(folder):
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.005)
+    return True
 
 
 def _write_limits(folder: Path, controller: Controller, version: int, limits: ResourceLimits) -> None:
