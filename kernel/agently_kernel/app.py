@@ -16,6 +16,7 @@ from typing import Any
 import zmq
 from ipykernel.kernelapp import IPKernelApp
 from traitlets import Instance, Type, Unicode, default
+from traitlets.config import Config
 
 from agently_kernel import __version__
 from agently_kernel.iopub_socket import LoopSocket
@@ -40,7 +41,7 @@ class AgentlyKernelApp(IPKernelApp):  # type: ignore[misc]
         """Take the user's configuration, which was read already; the command line wins over it."""
         if self.prepared is None:
             self.prepared = prepare(*read_config(self.argv))
-        self.update_config(self.prepared.config)
+        self.update_config(Config(self.prepared.config))
         self.update_config(self.cli_config)
 
     @default("profile_dir")  # type: ignore[untyped-decorator]
@@ -69,7 +70,7 @@ class AgentlyKernelApp(IPKernelApp):  # type: ignore[misc]
         socket = context.socket(zmq.XPUB)
         socket.linger = 1000
         self._apply_curve_server_options(socket)
-        self.iopub_port = self._bind_socket(socket, self.iopub_port)
+        self.set_trait("iopub_port", self._bind_socket(socket, self.iopub_port))
         self.configure_tornado_logger()
         self.iopub_socket = LoopSocket(socket, self.session, asyncio.get_event_loop_policy().get_event_loop())
 

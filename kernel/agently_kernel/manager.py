@@ -25,7 +25,7 @@ from agently_kernel.contract.resource import (
 from agently_kernel.deadlines import Overdue, SyncBridge, bounded, uninterrupted
 from agently_kernel.handles import Declared, Handle, HandleBook, Key, ReleaseReport
 from agently_kernel.hooks import EventHub
-from agently_kernel.opening import ManagerDeadlines, Opener
+from agently_kernel.opening import ManagerDeadlines, Opener, ProbeEntries
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.registry import ProviderRegistry
 from agently_kernel.spares import Spares
@@ -50,6 +50,7 @@ class ExecutionResourceManager:
         deadlines: ManagerDeadlines | None = None,
         session_id: str = "",
         spare_seconds: float = 0.0,
+        probe_memory: ProbeEntries | None = None,
     ) -> None:
         self.approval = approval or PolicyApproval()
         self.registry = registry or ProviderRegistry()
@@ -58,7 +59,9 @@ class ExecutionResourceManager:
         self.bridge = SyncBridge()
         self._events = EventHub()
         self._book = HandleBook()
-        self._opener = Opener(self.registry, self._events, self._book, self.deadlines, self, self._gate)
+        self._opener = Opener(
+            self.registry, self._events, self._book, self.deadlines, self, self._gate, probe_memory=probe_memory
+        )
         self._spares = Spares(self._opener, spare_seconds, healthy=self._healthy, release=self._end)
         self._opener.spare = self._spares.take
         self._closed = False

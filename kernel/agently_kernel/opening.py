@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping
 from dataclasses import dataclass, field
 
 from agently_kernel.contract.approval import ApprovalDecision, Gate
@@ -28,6 +28,7 @@ from agently_kernel.selection import Attempt, Problem, SelectionChain, reprobe_p
 log = logging.getLogger("agently_kernel.manager")
 
 _DOCTOR = "run `agently-kernel doctor` for details"
+ProbeEntries = MutableMapping[str, tuple[float, ExecutionResourceProbe]]
 Gatekeeper = Callable[[ExecutionResourceRequirement, Gate, str], Awaitable[ApprovalDecision]]
 
 
@@ -72,6 +73,8 @@ class Opener:
     gate: Gatekeeper
     spare: Callable[[Attempt], Awaitable[CodeExecutionResource | None]] = _no_spare
     """Asked before a launch; what it returns was opened for the same requirement and takes the launch's place."""
+    probe_memory: ProbeEntries | None = None
+    """Given to providers that can keep what their probes found (``remember_probes``)."""
     strays: Strays = field(default_factory=Strays)
     running: dict[str, Deadline] = field(default_factory=dict)
     _bound: set[int] = field(default_factory=set)
@@ -156,7 +159,10 @@ class Opener:
         bind = getattr(provider, "bind_host", None)
         if bind is not None and id(provider) not in self._bound:
             bind(self.host)
-            self._bound.add(id(provider))
+        remember = getattr(provider, "remember_probes", None)
+        if remember is not None and self.probe_memory is not None and id(provider) not in self._bound:
+            remember(self.probe_memory)
+        self._bound.add(id(provider))
 
     async def _authorise(self, requirement: ExecutionResourceRequirement) -> Problem | None:
         try:

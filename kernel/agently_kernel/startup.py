@@ -6,10 +6,10 @@ import asyncio
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from jupyter_core.paths import jupyter_config_path
-from traitlets.config.loader import Config, ConfigFileNotFound, JSONFileConfigLoader, PyFileConfigLoader
 
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.session_sandbox import SessionSandbox
@@ -18,39 +18,44 @@ from agently_kernel.settings import CONFIG_NAME, SECTION, KernelSettings, read_s
 
 @dataclass(slots=True)
 class Prepared:
-    """What a kernel is made of before it has a socket. ``config`` is the user's whole configuration."""
+    """What a kernel is made of before it has a socket. ``config`` is the user's whole configuration, as mappings."""
 
     settings: KernelSettings
     faults: tuple[str, ...]
     session_id: str
     approval: PolicyApproval
     sandbox: SessionSandbox
-    config: Config = field(default_factory=Config)
+    config: Mapping[str, Any] = field(default_factory=dict)
 
 
-def read_config(arguments: Sequence[str]) -> tuple[Config, str]:
+def read_config(arguments: Sequence[str]) -> tuple[Mapping[str, Any], str]:
     """Return the user's configuration and what could not be read of it (empty: all could).
 
     Files are ``agently_kernel_config.py`` and ``.json`` in Jupyter's config folders, never in the notebook's folder;
     ``--AgentlyKernel.name=value`` of *arguments* wins over them.
     """
-    config = Config()
-    for folder in reversed(jupyter_config_path()):
-        for kind, ending in ((PyFileConfigLoader, ".py"), (JSONFileConfigLoader, ".json")):
-            try:
-                config.merge(kind(CONFIG_NAME + ending, path=folder).load_config())
-            except ConfigFileNotFound:
-                continue
-            except Exception as error:
-                return Config(), (
-                    f"{CONFIG_NAME}{ending} in {folder} cannot be read ({type(error).__name__}: {error}). "
-                    "Correct or remove it, then restart the kernel."
-                )
+    config: dict[str, Any] = {}
+    names = (CONFIG_NAME + ".py", CONFIG_NAME + ".json")
+    for folder, name in ((folder, name) for folder in reversed(jupyter_config_path()) for name in names):
+        if not Path(folder, name).is_file():
+            continue
+        from traitlets.config.loader import Config, JSONFileConfigLoader, PyFileConfigLoader
+
+        try:
+            merged = Config(config)
+            loader = PyFileConfigLoader if name.endswith(".py") else JSONFileConfigLoader
+            merged.merge(loader(name, path=folder).load_config())
+        except (Exception, SystemExit) as error:
+            return {}, (
+                f"{name} in {folder} cannot be read ({type(error).__name__}: {error}). "
+                "Correct or remove it, then restart the kernel."
+            )
+        config = merged
     prefix = f"--{SECTION}."
     for argument in arguments:
-        name, equals, value = argument.removeprefix(prefix).partition("=")
+        setting, equals, value = argument.removeprefix(prefix).partition("=")
         if argument.startswith(prefix) and equals:
-            config[SECTION][name] = value
+            config.setdefault(SECTION, {})[setting] = value
     return config, ""
 
 
@@ -69,7 +74,7 @@ BASE_TRAITS = ("debug_just_my_code", "filter_internal_frames", "stop_on_error_ti
 """Settings of ipykernel's base class, which it reads itself."""
 
 
-def prepare(config: Config, fault: str = "") -> Prepared:
+def prepare(config: Mapping[str, Any], fault: str = "") -> Prepared:
     """Return the parts of a kernel for *config*. Nothing is started yet."""
     settings, faults = read_settings(section_of(config, BASE_TRAITS))
     session_id, approval = secrets.token_hex(8), PolicyApproval()

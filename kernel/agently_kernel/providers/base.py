@@ -11,7 +11,7 @@ import hashlib
 import os
 import platform
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
@@ -116,12 +116,16 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
     output_collection: Literal["directory", "protocol", "none"] = "directory"
 
     def __init__(self) -> None:
-        self._probes: dict[str, tuple[float, ExecutionResourceProbe]] = {}
+        self._probes: MutableMapping[str, tuple[float, ExecutionResourceProbe]] = {}
         self.host: ProviderHost | None = None
 
     def bind_host(self, host: ProviderHost) -> None:
         """Take what the manager offers: gates and progress."""
         self.host = host
+
+    def remember_probes(self, memory: MutableMapping[str, tuple[float, ExecutionResourceProbe]]) -> None:
+        """Keep what probes find in *memory* from now on."""
+        self._probes = memory
 
     @abc.abstractmethod
     async def plan(self, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy) -> PlanT:

@@ -12,7 +12,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -161,11 +161,15 @@ class BubblewrapExecutionResourceProvider:
     supported_kinds = (KIND_CODE_EXECUTION,)
 
     def __init__(self) -> None:
-        self._probes: dict[str, tuple[float, ExecutionResourceProbe]] = {}
+        self._probes: MutableMapping[str, tuple[float, ExecutionResourceProbe]] = {}
         self._binaries: dict[tuple[object, ...], BwrapBinary] = {}
         self._cleaned = False
 
     # -- probe
+
+    def remember_probes(self, memory: MutableMapping[str, tuple[float, ExecutionResourceProbe]]) -> None:
+        """Keep what probes find in *memory* from now on."""
+        self._probes = memory
 
     async def async_probe(
         self, *, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy

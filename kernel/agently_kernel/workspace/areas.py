@@ -16,7 +16,6 @@ import time
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from jupyter_core.paths import jupyter_data_dir
 
 from agently_kernel.contract.base import Frozen
@@ -60,6 +59,8 @@ def _pid_namespace() -> str:
 def process_start(pid: int) -> int | None:
     """Return when *pid* was started (clock ticks since boot on Linux, seconds elsewhere); None when it is not alive."""
     if sys.platform != "linux":
+        import psutil  # not needed on Linux, where a kernel's start would wait for it
+
         try:
             return int(psutil.Process(pid).create_time())
         except psutil.Error:
