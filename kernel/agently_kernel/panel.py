@@ -23,6 +23,7 @@ from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.panel_schema import (
+    ANNOUNCE_TARGET,
     EVENT_TYPE,
     PROTOCOL_VERSION,
     REPLY_TYPE,
@@ -423,5 +424,25 @@ def install(kernel: Any, handle: Callable[[Mapping[str, Any]], Awaitable[dict[st
         kernel._publish_status = publish_status
         for task in tuple(tasks):
             task.get_loop().call_soon_threadsafe(task.cancel)
+
+    return remove
+
+
+def announce() -> Callable[[], None]:
+    """Say to front ends that this ordinary IPython kernel speaks the panel protocol now; return what takes that back.
+
+    A front end without the panel closes a comm that it does not know. The comm is put back then, because a page that
+    is loaded later finds the kernel by it.
+    """
+    import comm
+
+    manager = comm.get_comm_manager()
+    mine = comm.create_comm(target_name=ANNOUNCE_TARGET, data={"version": PROTOCOL_VERSION}, primary=True)
+    mine.on_close(lambda _message: manager.register_comm(mine))
+
+    def remove() -> None:
+        mine.on_close(None)
+        mine.close()
+        manager.comms.pop(mine.comm_id, None)
 
     return remove

@@ -5,7 +5,6 @@ The labextension under test is the one in ``labextension/static``; it is built f
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import secrets
@@ -25,6 +24,9 @@ from playwright.sync_api import Browser, Page, sync_playwright
 
 REPO = Path(__file__).resolve().parents[2]
 EXTENSION = REPO / "labextension"
+sys.path.insert(0, str(EXTENSION))
+import build_panel  # noqa: E402
+
 RESULTS = REPO / "test-results" / "browser"
 CHROMIUM_FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
@@ -44,12 +46,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 @pytest.fixture(scope="session")
 def built_extension() -> Path:
     """Return the built labextension, as fresh as its sources."""
-    spec = importlib.util.spec_from_file_location("build_panel", EXTENSION / "build_panel.py")
-    assert spec is not None and spec.loader is not None
-    builder = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(builder)
-    if not builder.is_fresh():
-        builder.build(production=False)
+    if not build_panel.is_fresh():
+        build_panel.build(production=False)
     return EXTENSION / "static"
 
 

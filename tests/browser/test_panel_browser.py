@@ -137,8 +137,8 @@ def test_nobody_answers(desk):
     expect(desk.output(0)).to_contain_text("nobody answered", timeout=5000)
 
 
-def test_a_script_cannot_answer(desk):
-    desk.open(desk.lab.notebook("script.ipynb", [ASK], "synthetic"))
+def test_neither_a_script_nor_a_click_through_a_cover_allows(desk):
+    desk.open(desk.lab.notebook("covered.ipynb", [ASK], "synthetic"))
     desk.run_cell(0)
     allow = desk.card().get_by_role("button", name="Allow once")
     expect(allow).to_have_attribute("aria-disabled", "false")
@@ -150,13 +150,6 @@ def test_a_script_cannot_answer(desk):
     desk.page.wait_for_timeout(500)
     expect(desk.card()).to_be_visible()
     expect(desk.output(0)).to_have_count(0)
-
-
-def test_a_covered_question_cannot_be_allowed(desk):
-    desk.open(desk.lab.notebook("covered.ipynb", [ASK], "synthetic"))
-    desk.run_cell(0)
-    allow = desk.card().get_by_role("button", name="Allow once")
-    expect(allow).to_have_attribute("aria-disabled", "false")
     desk.page.evaluate(
         """() => { const d = document.createElement('div'); d.id = 'cover';
             d.style = 'position:fixed;inset:0;opacity:0.01;background:#fff;pointer-events:none;z-index:99999';
@@ -169,23 +162,6 @@ def test_a_covered_question_cannot_be_allowed(desk):
     expect(allow).to_have_attribute("aria-disabled", "false")
     allow.click()
     expect(desk.output(0)).to_have_text("network: approved_once\n")
-
-
-def test_an_overlay_of_an_output_does_not_reach_the_panel(desk):
-    cover = (
-        "display <div style='position:fixed;inset:0;background:red;z-index:2147483647' id='evil'>"
-        "<button>Allow once</button></div>"
-    )
-    desk.open(desk.lab.notebook("overlay.ipynb", [f"{cover}\n{ASK}"], "synthetic"))
-    desk.run_cell(0)
-    allow = desk.card().get_by_role("button", name="Allow once")
-    expect(allow).to_have_attribute("aria-disabled", "false")
-    box = allow.bounding_box()
-    top = desk.page.evaluate(
-        "([x, y]) => document.elementFromPoint(x, y).className", [box["x"] + 5, box["y"] + 5]
-    )
-    assert "agently-once" in top
-    desk.shot("overlay")
 
 
 def test_a_grave_question_wants_a_word(desk):
@@ -336,6 +312,26 @@ def test_another_kernel_is_told_apart(desk):
     expect(desk.chip()).to_have_text("Not sandboxed")
     expect(desk.page.locator("#jp-main-statusbar .agently-Shield button")).to_have_count(0)
     desk.shot("foreign")
+
+
+def test_an_ordinary_kernel_that_loads_the_service_while_its_main_thread_is_blocked(desk):
+    folder = str(Path(__file__).parent)
+    load = f"import sys; sys.path.insert(0, {folder!r}); import synthetic_magic; synthetic_magic.load()"
+    desk.open(desk.lab.notebook("magic.ipynb", [load, "synthetic_magic.ask()"], "python3"), linked=False)
+    expect(desk.chip()).to_have_text("Not sandboxed")
+    desk.run_cell(0)
+    expect(desk.chip()).to_have_text("Ready", timeout=15_000)
+    desk.run_cell(1)
+    allow = desk.card().get_by_role("button", name="Allow once")
+    expect(allow).to_have_attribute("aria-disabled", "false")
+    allow.click()
+    expect(desk.output(1)).to_have_text("approved_once\n")
+    desk.page.keyboard.press("Control+s")
+    desk.page.wait_for_timeout(400)
+    desk.page.reload()
+    desk.settle()
+    desk.show_panel()
+    expect(desk.chip()).to_have_text("Ready", timeout=15_000)
 
 
 def test_dark_and_chinese(desk, dark_chinese):

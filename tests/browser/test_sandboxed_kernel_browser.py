@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import pytest
 from playwright.sync_api import expect
 
 
@@ -64,26 +63,27 @@ def test_active_output_waits_for_a_yes(desk):
     expect(card).to_have_count(0)
 
 
-@pytest.mark.parametrize(
-    "html",
-    [
-        "<div style='position:fixed;inset:0;z-index:2147483647;background:red'>cover</div>",
-        "<style>.agently-Card, #agently-panel { position: fixed; left: -9999px; display: none !important }</style>",
-        "<img src=x onerror=\"for (const b of document.querySelectorAll('.agently-once')) b.click()\">",
-        "<iframe srcdoc=\"<script>for(const b of parent.document.querySelectorAll('button'))b.click()</script>\"></iframe>",
-        "<div class='agently-Card' role='group'><h3>Give network access</h3><button autofocus>Deny</button></div>",
-    ],
-    ids=["overlay", "style", "event handler", "frame", "imitation"],
+HOSTILE = (
+    "<div style='position:fixed;inset:0;z-index:2147483647;background:red'>cover</div>",
+    "<style>.agently-Card, #agently-panel { position: fixed; left: -9999px; display: none !important }</style>",
+    "<img src=x onerror=\"for (const b of document.querySelectorAll('.agently-once')) b.click()\">",
+    "<script>setInterval(() => { for (const b of document.querySelectorAll('.agently-once')) b.click() }, 20)</script>",
+    "<iframe srcdoc=\"<script>for(const b of parent.document.querySelectorAll('button'))b.click()</script>\"></iframe>",
+    "<div class='agently-Card' role='group'><h3>Give network access</h3><button autofocus>Deny</button></div>",
 )
-def test_nothing_that_a_cell_shows_reaches_the_question(desk, html):
-    hostile = f"from IPython.display import HTML, display\ndisplay(HTML({html!r}))"
-    desk.open(desk.lab.notebook("hostile.ipynb", [hostile, "%agently allow text/x-demo"], "agently"))
+
+
+def test_nothing_that_a_cell_shows_reaches_the_question(desk):
+    cells = [f"from IPython.display import HTML, display\ndisplay(HTML({html!r}))" for html in HOSTILE]
+    desk.open(desk.lab.notebook("hostile.ipynb", ["\n".join(cells), "%agently allow text/x-demo"], "agently"))
     desk.run_cell(0)
-    expect(desk.output(0)).not_to_have_count(0)
+    expect(desk.panel.locator("[data-section=runs] li").first).to_contain_text("done")
+    desk.cell(1).scroll_into_view_if_needed()
     desk.run_cell(1)
     allow = desk.card().get_by_role("button", name="Allow once")
     expect(allow).to_have_attribute("aria-disabled", "false")
-    desk.page.wait_for_timeout(300)
+    desk.page.wait_for_timeout(500)
+    desk.shot("hostile")
     box = allow.bounding_box()
     top = desk.page.evaluate("([x, y]) => document.elementFromPoint(x, y).className", [box["x"] + 5, box["y"] + 5])
     assert "agently-once" in top
@@ -91,11 +91,11 @@ def test_nothing_that_a_cell_shows_reaches_the_question(desk, html):
     assert desk.page.evaluate("!document.activeElement.closest('.jp-OutputArea')")
     allow.click()
     expect(desk.card()).to_have_count(0)
-    expect(desk.output(1)).to_contain_text("allowed for this session")
+    expect(desk.output(1)).to_contain_text("text/x-demo")
 
 
 def test_reload_while_a_cell_runs(desk):
-    code = "import time\nprint('before', flush=True)\ntime.sleep(12)\nprint('after')"
+    code = "import time\nprint('before', flush=True)\ntime.sleep(9)\nprint('after')"
     desk.open(desk.lab.notebook("long.ipynb", [code], "agently"))
     desk.run_cell(0)
     expect(desk.output(0)).to_have_text("before\n")

@@ -105,7 +105,7 @@ function Axis(props: T & { axis: AxisView }): JSX.Element {
             <li key={index}>
               <Mark tone={each.tone} mark={each.mark} />
               <span>
-                {item.check}
+                {item.check.replace(/_/g, ' ')}
                 {item.detail && <> — {item.detail}</>}{' '}
                 <span className="agently-small">
                   {item.source === 'outside'

@@ -180,46 +180,7 @@ function OutputRow(props: {
     <li data-output={output.path}>
       <div className="agently-row">
         <span className="agently-grow agently-path">{output.path}</span>
-        {collected ? (
-          <>
-            <span className="agently-small">{bytes(output.size ?? 0)}</span>
-            <span className="agently-icons">
-              {output.media !== 'other' && (
-                <button
-                  type="button"
-                  className="agently-iconbutton"
-                  aria-expanded={file !== null}
-                  aria-label={trans.__('Preview %1', output.path)}
-                  title={trans.__('Preview')}
-                  disabled={busy}
-                  onClick={() => void preview()}
-                >
-                  <eyeIcon.react tag="span" />
-                </button>
-              )}
-              <button
-                type="button"
-                className="agently-iconbutton"
-                aria-label={trans.__('Download %1', output.path)}
-                title={trans.__('Download')}
-                disabled={busy}
-                onClick={() => void download()}
-              >
-                <downloadIcon.react tag="span" />
-              </button>
-              <button
-                type="button"
-                className="agently-iconbutton"
-                aria-label={trans.__('Save %1 beside the notebook', output.path)}
-                title={trans.__('Save beside the notebook')}
-                disabled={busy}
-                onClick={() => void save()}
-              >
-                <saveIcon.react tag="span" />
-              </button>
-            </span>
-          </>
-        ) : (
+        {!collected && (
           <span className="agently-word agently-tone-bad">
             <Mark tone="bad" mark="✗" />{' '}
             {output.reason === 'missing'
@@ -228,10 +189,51 @@ function OutputRow(props: {
           </span>
         )}
       </div>
-      {collected && output.sha256 && (
-        <div className="agently-small" title={output.sha256}>
-          sha256 {shortDigest(output.sha256)}
-          {!output.declared && <> · {trans.__('found, not declared')}</>}
+      {collected && (
+        <div className="agently-row">
+          <span
+            className="agently-grow agently-small agently-wrap"
+            title={output.sha256 ?? ''}
+          >
+            {bytes(output.size ?? 0)}
+            {output.sha256 && <> · sha256 {shortDigest(output.sha256)}</>}
+            {!output.declared && <> · {trans.__('found, not declared')}</>}
+          </span>
+          <span className="agently-icons">
+            {output.media !== 'other' && (
+              <button
+                type="button"
+                className="agently-iconbutton"
+                aria-expanded={file !== null}
+                aria-label={trans.__('Preview %1', output.path)}
+                title={trans.__('Preview')}
+                disabled={busy}
+                onClick={() => void preview()}
+              >
+                <eyeIcon.react tag="span" />
+              </button>
+            )}
+            <button
+              type="button"
+              className="agently-iconbutton"
+              aria-label={trans.__('Download %1', output.path)}
+              title={trans.__('Download')}
+              disabled={busy}
+              onClick={() => void download()}
+            >
+              <downloadIcon.react tag="span" />
+            </button>
+            <button
+              type="button"
+              className="agently-iconbutton"
+              aria-label={trans.__('Save %1 beside the notebook', output.path)}
+              title={trans.__('Save beside the notebook')}
+              disabled={busy}
+              onClick={() => void save()}
+            >
+              <saveIcon.react tag="span" />
+            </button>
+          </span>
         </div>
       )}
       {output.message && <div className="agently-small">{output.message}</div>}
