@@ -97,7 +97,7 @@ def _exec_parser() -> _Parser:
     parser = _Parser(
         prog=EXEC, add_help=False, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Run the cell as a program in a sandbox.",
-        usage=f"{EXEC} [options] [-- ARGS…]",
+        usage="%%%%agently_exec [options] [-- ARGS…]",
         epilog="Arguments of the program come after --. Files beside the notebook that you name here are given to the\n"
         "program; others, and places that hold secrets, are given only when you allow it. Files that the program\n"
         "leaves in output/ are collected.",

@@ -2,22 +2,43 @@
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol, TypeVar
 
 from agently_kernel.cells import save_outputs
 from agently_kernel.contract.approval import ApprovalRequest
 from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
 from agently_kernel.contract.workspace import CollectedOutput
+from agently_kernel.policy import PolicyApproval
+from agently_kernel.session_sandbox import SessionSandbox
+from agently_kernel.settings import KernelSettings
 
-if TYPE_CHECKING:
-    from agently_kernel.kernel import AgentlyKernel
+T = TypeVar("T")
+
+
+class PanelHome(Protocol):
+    """What is used of a kernel, or of a session in another one. ``running`` is None while no cell runs."""
+
+    session_id: str
+
+    @property
+    def running(self) -> object: ...
+    @property
+    def settings(self) -> KernelSettings: ...
+    @property
+    def approval(self) -> PolicyApproval: ...
+    @property
+    def sandbox(self) -> SessionSandbox: ...
+
+    async def on_main(self, work: Coroutine[Any, Any, T], seconds: float = 10.0) -> T:
+        """Run *work* on the loop that all of this belongs to. Raises asyncio.TimeoutError."""
 
 
 class PanelActions:
     """Implements the panel's ``PanelHost`` for a kernel."""
 
-    def __init__(self, kernel: AgentlyKernel) -> None:
+    def __init__(self, kernel: PanelHome) -> None:
         self._kernel = kernel
 
     async def restart_sandbox(self) -> str:

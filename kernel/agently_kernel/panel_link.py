@@ -45,7 +45,7 @@ class PanelLink:
     """
 
     def __init__(
-        self, kernel: KernelChannels, desk: ApprovalDesk, host: PanelHost, settings: KernelSettings, **facts: Any
+        self, kernel: KernelChannels, desk: ApprovalDesk, host: PanelHost, settings: KernelSettings, /, **facts: Any
     ) -> None:
         self._kernel = kernel
         self._desk = desk

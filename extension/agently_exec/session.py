@@ -1,0 +1,198 @@
+"""The magics' home in an ordinary IPython: a session of its own beside the user's code, never inside it."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import itertools
+import os
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+from agently_exec.frontend import FrontEnd
+from agently_exec.options import ExecOptions, LineOptions
+from agently_exec.reports import run_line
+from agently_exec.service import LoopThread
+from agently_exec.tables import Report
+from agently_exec.work import Wanted, prepare, show_outputs
+from agently_kernel import __version__
+from agently_kernel.approvals import ApprovalBroker, Ask
+from agently_kernel.contract.errors import ConfigurationError
+from agently_kernel.contract.result import CodeExecutionResult
+from agently_kernel.handles import Handle
+from agently_kernel.iopub import Publisher
+from agently_kernel.outputs import OutputFilter, OutputPolicy
+from agently_kernel.panel_actions import PanelActions
+from agently_kernel.panel_link import PanelLink
+from agently_kernel.prompts import guest_prompt
+from agently_kernel.screen import Screen
+from agently_kernel.spill import open_spill_log
+from agently_kernel.startup import prepare as read_user_settings
+from agently_kernel.startup import read_config
+
+T = TypeVar("T")
+SERVER_PACE = 900_000.0
+"""Bytes of text a second when a Jupyter server is in between: it drops faster streams."""
+CLOSE_SECONDS = 15.0
+
+
+class Session:
+    """One for each IPython. Make it on the main thread; ``close`` at the end. Nothing is started before the first cell.
+
+    Settings are those of the sandboxed kernel (``agently_kernel_config.py`` in Jupyter's configuration folders).
+    """
+
+    def __init__(self, front_end: FrontEnd) -> None:
+        prepared = read_user_settings(*read_config(()))
+        self.settings, self.faults = prepared.settings, prepared.faults
+        self.session_id, self.approval, self.sandbox = prepared.session_id, prepared.approval, prepared.sandbox
+        self.running: str | None = None
+        self._front_end = front_end
+        self._thread = LoopThread(front_end.read)
+        self._numbers = itertools.count(1)
+        self._can_ask = False
+        self._remove_announcement: Callable[[], None] = lambda: None
+        self.filter = OutputFilter(
+            OutputPolicy(self.settings.outputs), network_allowed=self.settings.network == "enabled"
+        )
+        self.publisher = Publisher(
+            front_end.send, budget=self.settings.cell_output_bytes,
+            open_log=lambda cell: open_spill_log(self.sandbox.workspace.store, cell),
+            pace=SERVER_PACE if os.environ.get("JPY_SESSION_NAME") else None,
+            hold=lambda paused: self.sandbox.hold(paused),
+        )
+        self.broker = ApprovalBroker(panel_attached=lambda: self._panel_attached, input_box=self._input_box)
+        self.approval.set_channel(self.broker.handle)
+        self._panel = self._make_panel()
+        self.screen = Screen(self.publisher, self.filter)
+        if self._panel is not None:
+            self.broker.listen(self._panel.question)
+            self.approval.add_listener(self._panel.decided)
+            self.screen = Screen(
+                self.publisher, self.filter, observe_text=self._panel.text, observe_withheld=self._panel.withheld
+            )
+        on_event = self._panel.event if self._panel is not None else lambda event: None
+        self.sandbox.attach(sink=self.screen, on_handle=self._new_sandbox, on_event=on_event)
+
+    # -- the panel -----------------------------------------------------------------------------------------------------
+
+    def _make_panel(self) -> PanelLink | None:
+        kernel = self._front_end.kernel
+        if kernel is None or not hasattr(kernel, "control_handlers"):
+            return None
+        panel = PanelLink(
+            kernel, self.broker, PanelActions(self), self.settings, session_id=self.session_id,
+            product_version=__version__, started_at=time.time(), status="ready", host="ipython",
+        )
+        with contextlib.suppress(Exception):  # a front end without comms has no panel either
+            from agently_kernel.panel import announce
+
+            self._remove_announcement = announce()
+        self._thread.loop.call_soon_threadsafe(panel.start)
+        return panel
+
+    @property
+    def _panel_attached(self) -> bool:
+        return self._panel is not None and self._panel.attached
+
+    def _new_sandbox(self, handle: Handle) -> None:
+        self.screen.new_guest()
+        if self._panel is not None and handle.facts is not None:
+            self._panel.session(workspace_id=self.sandbox.workspace.workspace_id)
+            self._panel.sandbox(handle.facts, handle.selection)
+
+    async def on_main(self, work: Coroutine[Any, Any, T], seconds: float = 10.0) -> T:
+        """Run *work* on the session's loop, from another loop; what the panel does comes this way."""
+        import asyncio
+
+        return await asyncio.wait_for(asyncio.wrap_future(self._thread.submit(work)), seconds)
+
+    # -- what the magics call, on the main thread ----------------------------------------------------------------------
+
+    def execute(self, options: ExecOptions, body: str) -> CodeExecutionResult:
+        """Run a program, show its output as it comes, and return what it came to.
+
+        Raises AgentlyKernelError when it could not be run; KeyboardInterrupt when it was stopped.
+        """
+
+        async def work(cell: str) -> CodeExecutionResult:
+            wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask)
+            result = await self._run(cell, wanted)
+            show_outputs(self, cell, result)
+            return result
+
+        return self._call(work)
+
+    def command(self, options: LineOptions) -> Report:
+        """Do what a ``%agently`` line asks for. Raises as :meth:`execute` does."""
+
+        async def work(cell: str) -> Report:
+            return await run_line(self, options, cell=cell)
+
+        return self._call(work)
+
+    def _call(self, work: Callable[[str], Awaitable[T]]) -> T:
+        if self.faults:
+            raise ConfigurationError(" ".join(self.faults))
+        cell, parent = f"cell-{next(self._numbers)}-{secrets.token_hex(2)}", self._front_end.parent()
+        self._can_ask = self._front_end.can_ask()
+
+        async def run() -> T:
+            self.running = cell
+            self.screen.begin(cell, parent, None)
+            try:
+                return await work(cell)
+            finally:
+                self.running = None
+                await self.screen.finish(cell)
+
+        return self._thread.call(run, stop=self._stop)
+
+    async def _run(self, cell: str, wanted: Wanted) -> CodeExecutionResult:
+        request, panel = wanted.request, self._panel
+        if panel is not None:
+            panel.started(
+                cell, cell_id=cell, form=request.form.value, language=request.language, count=None, quiet=False
+            )
+        if wanted.requirement is None and self.sandbox.interpreter_lost:
+            self.screen.new_guest()
+        result = await self.sandbox.run(
+            request, cell=cell, execution_id=f"execution-{secrets.token_hex(8)}", sink=self.screen,
+            input_handler=self._guest_input if self._can_ask else None,
+            timeout=wanted.timeout or self.settings.timeout, requirement=wanted.requirement, access=wanted.access,
+        )
+        if panel is not None:
+            panel.finished(cell, result, count=None)
+        return result
+
+    async def _stop(self) -> bool:
+        self.broker.cancel_all()
+        return await self.sandbox.interrupt()
+
+    def _input_box(self) -> Ask | None:
+        return self._ask if self._can_ask and self.running is not None else None
+
+    async def _ask(self, prompt: str, password: bool) -> str:
+        self.publisher.flush()
+        return await self._thread.ask(prompt, password)
+
+    async def _guest_input(self, prompt: str, password: bool) -> str:
+        return await self._ask(guest_prompt(self.filter.prompt(prompt)), password)
+
+    def close(self) -> None:
+        """End the session's sandbox, remove what it made, stop the thread. Bounded; idempotent; raises nothing."""
+
+        async def end() -> None:
+            self.broker.cancel_all()
+            await self.sandbox.close()
+            self.publisher.close()
+            if self._panel is not None:
+                self._panel.close()
+
+        with contextlib.suppress(Exception):
+            self._remove_announcement()
+        with contextlib.suppress(concurrent.futures.TimeoutError, RuntimeError):
+            self._thread.submit(end()).result(CLOSE_SECONDS)
+        self._thread.close()
