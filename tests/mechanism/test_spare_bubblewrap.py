@@ -25,10 +25,10 @@ OWNER = """
 import asyncio, sys
 from pathlib import Path
 sys.path.insert(0, {folder!r})
-from test_spare_bubblewrap import one_shot_with_spare
+from test_spare_bubblewrap import OwnerOfSpare
 
 async def main():
-    async with one_shot_with_spare(Path({place!r})) as (execution, spare):
+    async with OwnerOfSpare(Path({place!r})) as (execution, spare):
         print("ready", flush=True)
         await asyncio.sleep(60)
 
@@ -36,7 +36,7 @@ asyncio.run(main())
 """
 
 
-class one_shot_with_spare:
+class OwnerOfSpare:
     """Runs once in a fresh sandbox and waits until the spare of it is open; yields (execution, spare's view)."""
 
     def __init__(self, place: Path) -> None:
@@ -64,7 +64,7 @@ class one_shot_with_spare:
 
 
 async def test_each_run_has_a_sandbox_that_nothing_ran_in_before(tmp_path: Path) -> None:
-    owner = one_shot_with_spare(tmp_path)
+    owner = OwnerOfSpare(tmp_path)
     async with owner as (execution, spare):
         for _ in range(2):
             result = await execution.async_run(CodeExecutionRequest(source_code=LEAVES_A_FILE))
