@@ -234,7 +234,8 @@ def test_a_settings_file_is_read_from_the_users_folder_only(start: Start, tmp_pa
     (notebook / "agently_kernel_config.py").write_text("c.AgentlyKernel.isolation = 'none'\nraise SystemExit\n")
     (config / "agently_kernel_config.py").write_text("c.AgentlyKernel.limits = {'memory': '300M'}\n")
     session = start(folder=notebook, env={"JUPYTER_CONFIG_DIR": str(config)})
-    assert re.search(r"memory +314,572,800 by", session.run("%agently status").text())
+    status = session.run("%agently status").of("display_data")[0]["content"]["data"]["text/plain"]
+    assert re.search(r"memory +300 MiB by", status)
     (config / "agently_kernel_config.py").write_text("c.AgentlyKernel.limits = {\n")
     broken = start(folder=notebook, env={"JUPYTER_CONFIG_DIR": str(config)}).run("1")
     assert broken.error[0] == "ConfigurationError"
