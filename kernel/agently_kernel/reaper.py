@@ -12,6 +12,7 @@ import subprocess
 import sys
 
 from agently_kernel.sandbox.cgroups import find_places, group_pattern, remove_stale
+from agently_kernel.sandbox.orphans import remove_orphans
 from agently_kernel.sandbox.runtime import probe_pattern
 from agently_kernel.workspace.areas import process_start, product_data_dir, runtime_candidates
 from agently_kernel.workspace.cleaning import CleaningReport, clean
@@ -76,5 +77,5 @@ def watch() -> Reaper | None:
 
 def clean_leftovers(*, remove_stores: bool = False, dry_run: bool = False) -> CleaningReport:
     """Remove what dead sessions left behind, of every kind; see :func:`agently_kernel.workspace.cleaning.clean`."""
-    hooks = (remove_stale,) if sys.platform == "linux" else ()
+    hooks = (remove_orphans, remove_stale) if sys.platform == "linux" else ()
     return clean(remove_stores=remove_stores, dry_run=dry_run, hooks=hooks)

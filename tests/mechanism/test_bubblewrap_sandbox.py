@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import os
 import signal
@@ -25,8 +26,9 @@ from bubblewrap_support import (
 from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.providers.bubblewrap_sandbox import UidLease
-from agently_kernel.sandbox.cgroups import find_places, remove_stale
+from agently_kernel.sandbox.cgroups import find_places, process_start_time, remove_stale
 from agently_kernel.sandbox.limits import cpu_choice
+from agently_kernel.sandbox.orphans import owner_mark, remove_orphans
 
 SEE = """
 import json, os
@@ -228,6 +230,48 @@ def test_kill_9_of_the_owner_leaves_no_process_and_groups_are_cleaned(runtime: P
     assert processes_in_namespace(inode, zombies=False) == []
     assert set(remove_stale()) >= {os.path.dirname(group) for group in groups}
     assert [group for group in groups if os.path.exists(group)] == []
+
+
+def test_marked_processes_of_dead_owners_are_orphans() -> None:
+    (name, mark), = owner_mark().items()
+    namespace, pid, start = mark.split("-")
+    assert (int(pid), int(start)) == (os.getpid(), process_start_time(os.getpid()))
+    marks = [mark, f"{namespace}-{pid}-{int(start) + 1}", f"{int(namespace) + 1}-{pid}-7", "nonsense"]
+    children = [subprocess.Popen(["/bin/sleep", "60"], env={name: value}) for value in marks]
+    try:
+        assert [text for text in remove_orphans() if str(children[1].pid) in text]
+        assert children[1].wait(5) == -signal.SIGKILL
+        assert [child.poll() for child in (children[0], *children[2:])] == [None, None, None]
+    finally:
+        for child in children:
+            child.kill()
+            child.wait()
+
+
+async def test_the_mark_is_not_inherited_by_the_guest(runtime: Path) -> None:
+    sandbox = make_sandbox(runtime)
+    async with running(sandbox, READY_AND_WAIT) as process:
+        assert sandbox._outer is not None
+        mark = next(iter(owner_mark())).encode()
+        assert mark in Path(f"/proc/{sandbox._outer.pid}/environ").read_bytes()
+        assert mark not in Path(f"/proc/{process.pid}/environ").read_bytes()
+
+
+async def test_starts_that_are_killed_at_any_instant_leave_no_half_made_sandbox(runtime: Path) -> None:
+    for step in range(24):
+        sandbox = make_sandbox(runtime)
+        task = asyncio.ensure_future(sandbox.spawn(["/bin/sleep", "60"], env={}, cwd="/workspace/build"))
+        await asyncio.sleep(step * 0.0004)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await sandbox.close()
+    mark = b"=".join(part.encode() for part in next(iter(owner_mark().items())))
+    left = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if mark in Path(f"/proc/{name}/environ").read_bytes():
+                left.append(name)
+    assert left == []
 
 
 def test_leases_on_uids_exclude_each_other() -> None:

@@ -42,6 +42,7 @@ from agently_kernel.sandbox.cgroups import find_places, remove_stale
 from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, is_inside, sandbox_environment
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, BootConfig, InterpreterBoot, SeccompBoot, install_guest
 from agently_kernel.sandbox.limits import boot_rlimits, shared_memory_bytes
+from agently_kernel.sandbox.orphans import remove_orphans
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.runtime import runtime_folders, temporary_runtime
 from agently_kernel.sandbox.system_files import bound_folders, write_system_files
@@ -308,7 +309,8 @@ class BubblewrapExecutionResourceProvider:
             raise GrantError(f"Grant {grant.grant_id} has no source folder on this host; nothing was started.")
         if not self._cleaned:
             self._cleaned = True
-            await asyncio.to_thread(remove_stale)  # control groups of kernels that were killed
+            await asyncio.to_thread(remove_orphans)  # of kernels that were killed
+            await asyncio.to_thread(remove_stale)
         sandbox = self._sandbox(plan, Path(source), policy.limits, grant)
         try:
             return await SandboxResource.open(

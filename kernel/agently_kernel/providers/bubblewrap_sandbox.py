@@ -31,6 +31,7 @@ from agently_kernel.sandbox.identity import UID_RANGE as UID_RANGE
 from agently_kernel.sandbox.identity import HostProcess
 from agently_kernel.sandbox.identity import UidLease as UidLease
 from agently_kernel.sandbox.limits import cpu_choice, read_rlimits, rlimit_facts
+from agently_kernel.sandbox.orphans import owner_mark
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits
 
@@ -131,7 +132,8 @@ class BubblewrapSandbox:
             groups = self._cgroup.procs_files()
             if groups:
                 command = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--", *command]
-            outer = self._outer = await spawn_process(command, env=BWRAP_ENVIRONMENT, pass_fds=(arguments, writing))
+            env = {**BWRAP_ENVIRONMENT, **owner_mark()}
+            outer = self._outer = await spawn_process(command, env=env, pass_fds=(arguments, writing))
             closing_writer.close()
             pid = await self._read_guest_pid(information, outer)
         try:

@@ -145,6 +145,9 @@ async def spawn_process(
             readers.append(reader)
         return PipedProcess(popen, (stdin, readers[0], readers[1]), transports, group=group)
     except BaseException:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            if group:
+                os.killpg(popen.pid, signal.SIGKILL)  # a mechanism may have forked already
         popen.kill()
         popen.wait()  # killed just now: this does not block
         for transport in transports:
