@@ -107,7 +107,7 @@ class SyntheticKernel(Kernel):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         self.timeout = float(os.environ.get("SYNTHETIC_TIMEOUT", "120"))
-        self.folder = Path(tempfile.mkdtemp(prefix="synthetic-"))
+        self.folder = Path(tempfile.mkdtemp(prefix="synthetic-", dir=os.environ.get("JUPYTER_RUNTIME_DIR")))
         self.state = PanelState(
             session=SessionView(
                 session_id="synthetic", product_version="0", started_at=time.time(), workspace_id="ws-1", status="ready"
