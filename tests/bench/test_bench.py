@@ -25,5 +25,6 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
         "completion",
         "idle session beyond stock",
         "one-shot fresh sandbox",
+        "one-shots back to back",
     }
     assert all(figure["ours"] > 0 for name, figure in figures.items() if name != "kernel's growth over it")
