@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import atexit
+import threading
+from collections.abc import Callable
 from typing import Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
@@ -99,8 +101,14 @@ def load(shell: Any) -> AgentlyMagics:
     shell.input_transformers_cleanup.append(keep_empty_cells)
     if shell.Completer is not None:
         shell.Completer.custom_matchers.append(options_matcher)
-    atexit.register(magics.close)
+    _at_exit(magics.close)
     return magics
+
+
+def _at_exit(close: Callable[[], None]) -> None:
+    """Call *close* when the program ends, while threads can still be used: functions of atexit come too late for that."""
+    register = getattr(threading, "_register_atexit", atexit.register)
+    register(close)
 
 
 def unload(shell: Any, magics: AgentlyMagics) -> None:
@@ -111,5 +119,4 @@ def unload(shell: Any, magics: AgentlyMagics) -> None:
         shell.input_transformers_cleanup.remove(keep_empty_cells)
     if shell.Completer is not None and options_matcher in shell.Completer.custom_matchers:
         shell.Completer.custom_matchers.remove(options_matcher)
-    atexit.unregister(magics.close)
     magics.close()

@@ -21,7 +21,7 @@ from agently_kernel.contract.errors import (
     SandboxDied,
 )
 from agently_kernel.contract.outputs import OutputSink
-from agently_kernel.contract.protocols import CodeExecutionResource
+from agently_kernel.contract.protocols import CodeExecutionResource, UsesBuilds
 from agently_kernel.contract.resource import (
     ExecutionResourcePolicy,
     ExecutionResourceRequirement,
@@ -242,6 +242,8 @@ class CodeExecution:
                 on_handle(handle)
         with run.step("materialize"):
             manifest = space.materialize(bundle, grant)
+        if isinstance(resource, UsesBuilds):
+            resource.builds = space.builds
         seconds = min((s for s in (timeout, policy.timeout_seconds) if s is not None), default=None)
         try:
             with run.step("execute"):

@@ -95,6 +95,25 @@ class ListingOutputSource(OutputSource, Protocol):
         """Return at most *max_files* regular files as (path relative to the area, size in bytes); both untrusted."""
 
 
+class BuildStore(Protocol):
+    """Keeps what compilers made, by a digest (64 hex digits) of everything that it was made from."""
+
+    max_bytes: int
+
+    def get(self, key: str) -> bytes | None:
+        """Return what is kept, or None."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Keep *data*; raises nothing when that is not possible."""
+
+
+@runtime_checkable
+class UsesBuilds(Protocol):
+    """A resource that need not build an unchanged program again; ``builds`` is set before each execution."""
+
+    builds: BuildStore | None
+
+
 class CodeExecutionResource(Protocol):
     """The live resource of a handle (reference: a resource implementing ``async_execute_code``)."""
 

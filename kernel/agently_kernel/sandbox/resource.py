@@ -12,11 +12,12 @@ from agently_kernel.contract.bundle import CodeExecutionBundle, ExecutionForm
 from agently_kernel.contract.errors import SandboxCleanupError, SandboxDied, SandboxError
 from agently_kernel.contract.isolation import SafetyClass, SandboxFacts, ToolchainFact
 from agently_kernel.contract.outputs import OutputSink
-from agently_kernel.contract.protocols import Sandbox
+from agently_kernel.contract.protocols import BuildStore, Sandbox
 from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus
 from agently_kernel.contract.workspace import SANDBOX_PATHS, MaterializationManifest, TaskWorkspaceAccessGrant
 from agently_kernel.guest import wire
 from agently_kernel.sandbox.activity import NO_INPUT, Activity, CellRun, InputHandler
+from agently_kernel.sandbox.artefacts import Artefact
 from agently_kernel.sandbox.binding import execute_header, path_inside, verify_binding
 from agently_kernel.sandbox.boot import BootPlan, boot_guest, check_tools
 from agently_kernel.sandbox.deaths import Stopper, sandbox_death
@@ -122,6 +123,8 @@ class SandboxResource:
         deliver: Delivery | None = None,
     ) -> None:
         """Use :meth:`open`."""
+        self.builds: BuildStore | None = None
+        self._built: set[str] = set()
         self._deliver = deliver
         self._sandbox = sandbox
         self._config = config
@@ -248,6 +251,8 @@ class SandboxResource:
             areas = {**self._paths, "source": path_inside(manifest.source_dir, self._paths)}
             env = self._config.interpreter.env
             plan = PlanRun(cell, sink, self._max_output_bytes, session=self._live, areas=areas, env=env)
+            if self.builds is not None:
+                plan.artefact = Artefact.of(bundle, self.facts, self.builds, self.output_source, self._built)
             return await self._run_plan(bundle, manifest, timeout, plan)
 
     def _refuse_dead(self) -> None:

@@ -13,6 +13,7 @@ from agently_kernel.contract.result import ExecutionStatus, StepResult
 from agently_kernel.contract.workspace import MaterializationManifest, resolve_workspace_uri
 from agently_kernel.guest import wire
 from agently_kernel.sandbox.activity import Activity
+from agently_kernel.sandbox.artefacts import Artefact
 from agently_kernel.sandbox.deaths import signal_name
 from agently_kernel.sandbox.session import GuestSession
 
@@ -37,6 +38,7 @@ class PlanRun(Activity):
         self._env = env
         self._current: tuple[str, asyncio.Future[dict[str, Any] | None]] | None = None
         self._known: set[str] = set()
+        self.artefact: Artefact | None = None
 
     @property
     def current_step(self) -> str | None:
@@ -51,20 +53,29 @@ class PlanRun(Activity):
         Raises SandboxDied when the guest is gone.
         """
         plan = [*bundle.build_steps, *([bundle.run_step] if bundle.run_step else [])]
-        for number, step in enumerate(plan, 1):
-            if self.stopper is not None:
-                break
+        artefact = self.artefact
+        kept = artefact is not None and await artefact.bring(self._session)
+        number = len(bundle.build_steps) if kept else 0
+        while number < len(plan) and self.stopper is None:
+            step = plan[number]
+            number += 1
             stdin = bundle.stdin or b"" if step.role == "run" else b""
             ended = await self._step(f"{manifest.execution_id[:32]}.{number}", step, stdin)
             name = f"Step {number} of {len(plan)} ({step.role}: {step.argv[0]})"
             if self.death is not None or self.stopper is not None:
                 break
             if isinstance(ended, str):
+                if artefact is not None and kept:  # what was built before is not there any more: build it again
+                    artefact.forget()
+                    kept, number = False, 0
+                    continue
                 return ExecutionStatus.ERROR, f"{name} could not be started: {ended}.", None
             if ended.signal is not None:
                 return ExecutionStatus.ERROR, f"{name} was ended by {ended.signal}.", ended.exit_code
             if ended.exit_code != 0:
                 return ExecutionStatus.ERROR, f"{name} ended with exit code {ended.exit_code}.", ended.exit_code
+            if artefact is not None and number == len(bundle.build_steps):
+                await artefact.take()
         if self.stopper == "time_limit":
             return ExecutionStatus.TIMED_OUT, "The execution ran past its time limit and was ended.", None
         if self.stopper == "stopped_by_user":

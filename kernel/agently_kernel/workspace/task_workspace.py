@@ -39,6 +39,7 @@ from agently_kernel.workspace.areas import (
     remove_tree,
     runtime_base,
 )
+from agently_kernel.workspace.builds import BuildCache
 from agently_kernel.workspace.collect import Collector
 from agently_kernel.workspace.inputs import InputRoot, absolute, classify
 from agently_kernel.workspace.sources import DEFAULT_SOURCE_BYTES, SourceRoot
@@ -80,6 +81,7 @@ class TaskWorkspace:
         self._sources = SourceRoot(self.source_path, source_bytes)
         self._input_root = InputRoot(self.input_path)
         self._collector = Collector(store, collection)
+        self.builds = BuildCache(runtime_path / "builds")
         self._grants: dict[str, tuple[TaskWorkspaceAccessGrant, str | None]] = {}
         self._inputs: dict[str, GrantedInput] = {}
         self._lock = threading.RLock()
