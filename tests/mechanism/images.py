@@ -1,0 +1,161 @@
+"""A container engine of the test run's own, and images for it that are made without any registry."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import tarfile
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PYTHON_IMAGE = "agently-test/ipython:1"
+EMPTY_IMAGE = "agently-test/empty:1"
+VOLUME_IMAGE = "agently-test/volume:1"
+START_SECONDS = 60.0
+API_VERSION = "1.40"
+
+
+def require_tool(name: str) -> str:
+    """Return the path of a program; a missing one fails in CI, and skips the test on a person's machine."""
+    path = shutil.which(name, path=os.environ.get("PATH", "") + ":/usr/sbin:/usr/local/sbin")
+    if path is None:
+        sentence = f"this test needs the program {name}, which is not installed"
+        pytest.fail(sentence) if os.environ.get("CI") == "true" else pytest.skip(sentence)
+    return path
+
+
+def cache() -> Path:
+    """Return the folder that outlives a test run."""
+    folder = Path(os.environ.get("AGENTLY_TEST_CACHE") or Path.home() / ".cache" / "agently-kernel-tests")
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def python_rootfs() -> Path:
+    """Return the tar of a Debian root with Python and IPython; made once, then kept. Half a minute the first time."""
+    target = cache() / "ipython-bookworm.tar"
+    with (cache() / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not target.exists():
+            program = require_tool("mmdebstrap")
+            part = target.with_suffix(".part.tar")
+            part.unlink(missing_ok=True)
+            subprocess.run(
+                [program, "--quiet", "--variant=apt", "--include=python3,python3-ipython", "bookworm", str(part)],
+                check=True, timeout=600,
+            )
+            part.rename(target)
+    return target
+
+
+def empty_rootfs() -> bytes:
+    """Return a tar with one empty file: an image with no program in it."""
+    data = io.BytesIO()
+    with tarfile.open(fileobj=data, mode="w") as archive:
+        archive.addfile(tarfile.TarInfo("empty"))
+    return data.getvalue()
+
+
+@dataclass
+class Engine:
+    """A running dockerd."""
+
+    host: str
+    process: subprocess.Popen[bytes]
+    client: Any
+
+    def containers(self) -> frozenset[str]:
+        """Return the names of all containers that there are."""
+        return frozenset(name for item in self.client.containers(all=True) for name in item["Names"])
+
+    def config(self, **more: Any) -> dict[str, Any]:
+        """Return a candidate's config for this engine."""
+        return {"host": self.host, "image": PYTHON_IMAGE, "pull_policy": "never", **more}
+
+
+@contextlib.contextmanager
+def dockerd() -> Iterator[Engine]:
+    """Start an engine whose data, state and socket lie in a temporary folder, with the images in it; end it by its pid.
+
+    Its runtimes: runc, runsc, and ``pretender``, which is runc under another name.
+    """
+    program, runsc = require_tool("dockerd"), require_tool("runsc")
+    runc = require_tool("runc")
+    import docker
+
+    folder = Path(tempfile.mkdtemp(prefix="agently-dockerd-"))
+    runtimes = {
+        "runsc": {"path": runsc, "runtimeArgs": ["--platform=ptrace", "--network=none"]}, "pretender": {"path": runc},
+    }
+    config = {
+        "runtimes": runtimes,
+        "bridge": "none", "iptables": False, "ip6tables": False,
+    }
+    (folder / "daemon.json").write_text(json.dumps(config))
+    host = f"unix://{folder}/docker.sock"
+    with (folder / "log").open("wb") as log:
+        process = subprocess.Popen(
+            [program, "--config-file", str(folder / "daemon.json"), "--data-root", str(folder / "data"), "--exec-root",
+             str(folder / "exec"), "--pidfile", str(folder / "pid"), "-H", host],
+            stdout=log, stderr=log, start_new_session=True,
+        )
+    client = docker.APIClient(base_url=host, timeout=60, version=API_VERSION)
+    try:
+        _wait(client, process, folder)
+        with python_rootfs().open("rb") as tar:
+            client.import_image_from_data(tar, repository=PYTHON_IMAGE.partition(":")[0], tag="1")
+        client.import_image_from_data(empty_rootfs(), repository=EMPTY_IMAGE.partition(":")[0], tag="1")
+        made = client.create_container(PYTHON_IMAGE, ["true"], name="agently-make-volume")["Id"]
+        client.commit(made, repository=VOLUME_IMAGE.partition(":")[0], tag="1", changes=["VOLUME /data"])
+        client.remove_container("agently-make-volume", force=True)
+        yield Engine(host, process, client)
+    finally:
+        client.close()
+        stop(process)
+        _unmount(folder)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _wait(client: Any, process: subprocess.Popen[bytes], folder: Path) -> None:
+    deadline = time.monotonic() + START_SECONDS
+    while True:
+        try:
+            client.ping()
+            return
+        except Exception as error:
+            if process.poll() is not None or time.monotonic() > deadline:
+                tail = (folder / "log").read_text(errors="replace")[-2000:]
+                raise AssertionError(f"dockerd did not start: {error}\n{tail}") from error
+            time.sleep(0.1)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End the engine and what it started."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            pass
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait(5)
+
+
+def _unmount(folder: Path) -> None:
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    for point in sorted((line.split()[4] for line in lines), reverse=True):
+        if point.startswith(str(folder) + "/"):
+            subprocess.run(["umount", "-l", point], check=False, capture_output=True)
