@@ -7,8 +7,9 @@ import contextlib
 import logging
 import os
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionRequest, ExecutionForm
@@ -38,6 +39,8 @@ from agently_kernel.contract.workspace import (
 from agently_kernel.deadlines import Overdue, bounded, uninterrupted
 from agently_kernel.handles import Handle
 from agently_kernel.manager import ExecutionResourceManager
+from agently_kernel.own_parts import OwnParts
+from agently_kernel.policy import PolicyApproval
 from agently_kernel.redaction import describe_error
 from agently_kernel.selection import toolchain_problem
 
@@ -136,6 +139,46 @@ class CodeExecution:
         self.policy = policy or ExecutionResourcePolicy()
         self.candidates = tuple(ProviderCandidate.model_validate(candidate) for candidate in candidates)
         self.config = dict(config or {})
+
+    @classmethod
+    @contextlib.asynccontextmanager
+    async def async_open(
+        cls,
+        *,
+        policy: ExecutionResourcePolicy | None = None,
+        candidates: tuple[ProviderCandidate | str, ...] = (),
+        config: Mapping[str, Any] | None = None,
+        approval: PolicyApproval | None = None,
+        folder: Path | None = None,
+    ) -> AsyncIterator[CodeExecution]:
+        """Yield one with a manager and a workspace of its own, both closed at the end.
+
+        *folder* is where granted inputs' names start from (default: the current folder). Without *approval* every gate
+        is denied, because there is nobody who could be asked.
+        """
+        own = await asyncio.to_thread(OwnParts.make, policy, approval, folder)
+        try:
+            yield cls(own.manager, workspace=own.workspace, policy=policy, candidates=candidates, config=config)
+        finally:
+            await uninterrupted(own.async_close())
+
+    @classmethod
+    @contextlib.contextmanager
+    def open(
+        cls,
+        *,
+        policy: ExecutionResourcePolicy | None = None,
+        candidates: tuple[ProviderCandidate | str, ...] = (),
+        config: Mapping[str, Any] | None = None,
+        approval: PolicyApproval | None = None,
+        folder: Path | None = None,
+    ) -> Iterator[CodeExecution]:
+        """Synchronous form of :meth:`async_open`, for :meth:`run`."""
+        own = OwnParts.make(policy, approval, folder)
+        try:
+            yield cls(own.manager, workspace=own.workspace, policy=policy, candidates=candidates, config=config)
+        finally:
+            own.close()
 
     async def async_run(
         self,
