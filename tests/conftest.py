@@ -13,7 +13,8 @@ import pytest
 def require_tool(name: str) -> str:
     """Return the path of a program that the calling test needs.
 
-    In CI (``CI=true``) a missing program fails the test; on a person's machine the test is skipped and says what is missing.
+    In CI (``CI=true``) a missing program fails the test; on a person's machine the test is skipped, saying what is
+    missing.
     """
     path = shutil.which(name) or next((p for p in (f"/usr/bin/{name}", f"/usr/sbin/{name}") if Path(p).exists()), None)
     if path:

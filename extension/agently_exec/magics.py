@@ -106,7 +106,7 @@ def load(shell: Any) -> AgentlyMagics:
 
 
 def _at_exit(close: Callable[[], None]) -> None:
-    """Call *close* when the program ends, while threads can still be used: functions of atexit come too late for that."""
+    """Call *close* when the program ends, while threads can still be used; functions of atexit come too late."""
     register = getattr(threading, "_register_atexit", atexit.register)
     register(close)
 

@@ -1,7 +1,7 @@
 """The publishing socket, served by the kernel's own loop.
 
-ipykernel gives iopub a thread, because user code blocks the main one. Here no user code runs, so a hand-over between two
-threads for every message would only cost time: the main thread sends at once, and other threads hand over to it.
+ipykernel gives iopub a thread, because user code blocks the main one. Here no user code runs, so a hand-over between
+two threads for every message would only cost time: the main thread sends at once, and other threads hand over to it.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class LoopSocket:
         self._stream.on_recv(self._subscription)
 
     def send_multipart(self, parts: list[Any], *_: Any, **__: Any) -> None:
-        """Send one message, in the order of the calls of each thread; never blocks. Dropped when the socket is closed."""
+        """Send one message, in the order of each thread's calls; never blocks. Dropped when the socket is closed."""
         if threading.current_thread() is self._thread:
             self._send(parts)
         else:
@@ -47,8 +47,8 @@ class LoopSocket:
         if self._socket.closed:
             return
         self._socket.send_multipart(parts, copy=True)
-        # The descriptor that the loop watches tells of new subscriptions once only, and sending may have taken the news.
-        if self._socket.get(zmq.EVENTS) & zmq.POLLIN:
+        # The descriptor that the loop watches tells of a new subscription once only; sending may have taken the news.
+        if int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
             self._loop.call_soon(self._take_subscriptions)
 
     def _take_subscriptions(self) -> None:
