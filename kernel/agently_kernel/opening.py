@@ -182,10 +182,12 @@ class Opener:
         started = time.monotonic()
         configs = configs_of(handle.requirement)
         found: ExecutionResourceProbe | Problem
+        # A probe that has to pull an image asks the user first and reports how it goes: its deadline can be moved.
+        deadline = self.running[merged.requirement_id] = Deadline(self.deadlines.probe)
         try:
             self._bind(provider)
             probe = await bounded(
-                provider.async_probe(requirement=merged, policy=merged.policy), self.deadlines.probe, strays=self.strays
+                provider.async_probe(requirement=merged, policy=merged.policy), deadline, strays=self.strays
             )
             found = (
                 probe
@@ -201,12 +203,16 @@ class Opener:
             found = Problem(
                 "probe_failed", "deadline", f"its probe did not answer within {overdue.seconds:g} s", _DOCTOR
             )
+        except ApprovalDenied as denied:
+            found = Problem("approval", str(denied.details.get("gate", "")), describe_error(denied, configs), "")
         except ConfigurationError as error:
             found = Problem(
                 "config_invalid", "config", describe_error(error, configs), "correct the candidate's config"
             )
         except Exception as error:
             found = Problem("probe_failed", "", "its probe failed: " + describe_error(error, configs), _DOCTOR)
+        finally:
+            self.running.pop(merged.requirement_id, None)
         probed = isinstance(found, ExecutionResourceProbe)
         self.events.emit(
             "execution_resource.probed",
