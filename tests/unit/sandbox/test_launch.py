@@ -63,6 +63,7 @@ def test_the_boot_message_passes_the_protocols_check() -> None:
             "scratch": "/workspace/build",
             "output": "/workspace/output",
         },
+        "links": {},
     }
     assert header["seccomp"] == {"enabled": True, "allow_inet": True, "allow_unix": True}
     assert config.nonce != BootConfig().nonce and config.nonce not in repr(config)
