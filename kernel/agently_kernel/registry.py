@@ -11,7 +11,7 @@ from agently_kernel.contract.protocols import ExecutionResourceProvider
 
 GROUP = "agently_kernel.providers"
 DISTRIBUTION = "agently-kernel"
-DEFAULT_ORDER = ("bubblewrap", "gvisor", "docker", "landlock", "seatbelt", "remote", "trusted_local")
+DEFAULT_ORDER = ("bubblewrap", "runsc", "gvisor", "docker", "landlock", "seatbelt", "remote", "trusted_local")
 """The chain where none is configured: what isolates and starts fastest first. Other installed ids follow by name."""
 
 

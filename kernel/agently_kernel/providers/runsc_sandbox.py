@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agently_kernel.contract.errors import SandboxCleanupError, SandboxError, SandboxLaunchError
-from agently_kernel.contract.isolation import Evidence, LimitFact
+from agently_kernel.contract.isolation import Evidence, LimitFact, ResourceLimits
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.providers.gvisor import sentry_evidence
 from agently_kernel.providers.runsc_bundle import RunscLayout, write_bundle
 from agently_kernel.sandbox.cgroups import SandboxCgroup
-from agently_kernel.sandbox.deaths import sandbox_death
+from agently_kernel.sandbox.deaths import LOST_SANDBOX, sandbox_death
 from agently_kernel.sandbox.identity import HostProcess, UidLease
 from agently_kernel.sandbox.limits import rlimit_facts
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
@@ -24,6 +24,10 @@ from agently_kernel.sandbox.runtime import probe_folder
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits, descendants
 
 CLOSE_DEADLINE = 4.0
+OWN_THREADS = 200
+"""What gVisor's kernel needs for itself besides the guest's threads, each of which is one of the host's."""
+
+GO_FAILURE = 2
 
 # Enters the control groups before runsc starts anything, so that all of it is in them.
 _ENTER = (
@@ -67,7 +71,7 @@ class RunscSandbox:
             raise SandboxLaunchError(
                 f"The sandbox's bundle could not be written: {error}.", details={"remedy": "free some space"}
             ) from error
-        self._cgroup = SandboxCgroup.create(self._layout.limits)
+        self._cgroup = SandboxCgroup.create(_group_limits(self._layout.limits))
         command = [
             self._program, "--root", str(folder / "state"), *self._flags, "run", "-bundle", str(folder),
             f"agently-{secrets.token_hex(6)}",
@@ -154,6 +158,12 @@ class RunscSandbox:
             )
         if self._process is None or self._process.returncode is None:
             return DeathCause(what="interpreter", kind="unknown", message="No cause could be observed.")
+        if returncode == GO_FAILURE:
+            return DeathCause(
+                what="sandbox", kind="exit", exit_code=returncode,
+                message="gVisor's kernel gave up, as it does when the sandbox has used up its processes or memory. "
+                + LOST_SANDBOX,
+            )
         return sandbox_death(128 - returncode if returncode is not None and returncode > 128 else returncode)
 
     async def is_alive(self) -> bool:
@@ -208,6 +218,11 @@ class RunscSandbox:
             await asyncio.sleep(0.005)
         await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=1.0)
         return []
+
+
+def _group_limits(limits: ResourceLimits) -> ResourceLimits:
+    processes = None if limits.processes is None else limits.processes + OWN_THREADS
+    return limits.model_copy(update={"processes": processes})
 
 
 def _remove(folder: Path) -> list[str]:
