@@ -123,6 +123,7 @@ class DockerSandbox:
         self._created = False
         self._areas: dict[str, int] = {}
         self._oom_kills: int | None = None
+        self._oom_killed = False
         self._closed = False
 
     # -- start
@@ -297,6 +298,7 @@ class DockerSandbox:
                 return None, "" if error.status == 404 else str(error)
             state = found.get("State") or {}
             if not state.get("Running"):
+                self._oom_killed = bool(state.get("OOMKilled"))
                 return int(state.get("ExitCode") or 0), ""
             await asyncio.sleep(0.03)
         return None, f"{self.engine.facts.product} closed the connection to the container, which still runs"
@@ -310,7 +312,7 @@ class DockerSandbox:
         process = self._process
         ended = process is None or process.returncode is not None
         kills = process.view.oom_kills() if process is not None and process.view is not None else None
-        if kills is not None and kills > (self._oom_kills or 0):
+        if self._oom_killed or (kills is not None and kills > (self._oom_kills or 0)):
             self._oom_kills = kills
             limit = (self.spec.limits.memory_bytes or 0) // 1024**2
             return DeathCause(
