@@ -114,8 +114,6 @@ def test_the_option_runs_the_suite_and_names_an_unknown_provider(tmp_path: Path)
             "-m",
             "pytest",
             "-p",
-            "agently_kernel.testing.plugin",
-            "-p",
             "no:cacheprovider",
             *arguments,
         ]

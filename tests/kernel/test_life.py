@@ -9,6 +9,7 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
+from fnmatch import fnmatch
 from pathlib import Path
 
 import psutil
@@ -151,7 +152,9 @@ def test_shutdown_runs_exit_handlers_and_keeps_files(start: Start, tmp_path: Pat
 
 def leftovers(pid: int, runtime: Path) -> list[str]:
     """Return what is left of the kernel *pid*: control groups and everything in its runtime folder."""
-    groups = [str(path) for path in Path("/sys/fs/cgroup").glob(f"*/**/agently-kernel-*-{pid}-*")]
+    groups = []
+    for path, folders, _ in os.walk("/sys/fs/cgroup"):  # unlike a glob, it bears folders that vanish meanwhile
+        groups += [f"{path}/{name}" for name in folders if fnmatch(name, f"agently-kernel-*-{pid}-*")]
     return groups + [str(path) for path in runtime.rglob("ws-*")] + [str(path) for path in runtime.glob("*probe*")]
 
 

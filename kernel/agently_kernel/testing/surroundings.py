@@ -149,7 +149,8 @@ def inventory() -> frozenset[str]:
     found = {f"process {child.pid} {child.name()}" for child in _children()}
     mounts = Path("/proc/self/mountinfo")
     if mounts.exists():
-        found |= {f"mount {line.split()[4]}" for line in mounts.read_text().splitlines()}
+        points = (line.split()[4] for line in mounts.read_text().splitlines())
+        found |= {f"mount {point}" for point in points if "agently-kernel" in point}  # others mount things meanwhile
     return frozenset(found)
 
 
