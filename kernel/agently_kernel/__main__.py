@@ -20,6 +20,9 @@ def main() -> None:
     interval = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
 
+    from agently_kernel.deferred import defer
+
+    defer("IPython", "jupyter_client")  # needed for a few of their modules
     from agently_kernel.startup import load_while_starting, prepare, read_config
 
     loop = asyncio.new_event_loop()

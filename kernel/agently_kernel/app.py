@@ -1,22 +1,32 @@
-"""The process of a kernel: sockets and threads of ipykernel's application, none of its IPython.
+"""The process of a kernel: connection file, sockets, heartbeat, control thread.
 
-The outer process runs no user code, so it has no shell, no profile and no captured streams; what it prints goes to the
-log of whoever started it.
+Not ipykernel's own application, which is one for an IPython: this process runs no user code, so it has no shell, no
+profile and no captured streams, and does not load any. What it prints goes to the log of whoever started it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import itertools
+import json
+import logging
 import os
 import signal
 import sys
-from types import SimpleNamespace
-from typing import Any
+from pathlib import Path
+from typing import Any, ClassVar
 
 import zmq
-from ipykernel.kernelapp import IPKernelApp
-from traitlets import Instance, Type, Unicode, default
-from traitlets.config import Config
+from ipykernel.control import ControlThread
+from ipykernel.heartbeat import Heartbeat
+from jupyter_client.connect import ConnectionFileMixin
+from jupyter_client.session import Session, session_aliases, session_flags
+from jupyter_core.paths import jupyter_runtime_dir, secure_write
+from tornado.ioloop import IOLoop
+from traitlets import Instance, Unicode
+from traitlets.config import Application, Config, catch_config_error
+from traitlets.utils import filefind
+from zmq.eventloop.zmqstream import ZMQStream
 
 from agently_kernel import __version__
 from agently_kernel.iopub_socket import LoopSocket
@@ -25,80 +35,197 @@ from agently_kernel.startup import Prepared, prepare, read_config
 
 IOPUB_HIGH_WATER = 10_000
 """Messages a slow reader may be behind before the socket drops some: 500 s of a stream at its highest rate."""
+LINGER = 1000
+"""Milliseconds that a closed socket has for what was sent."""
+_PORTS = ("shell", "iopub", "stdin", "hb", "control")
+_PLAIN = (
+    "The kernel runs over TCP without encryption: code and outputs could be read on their way. Use the ipc transport, "
+    "or a client that provides CurveZMQ keys."
+)
 
 
-class AgentlyKernelApp(IPKernelApp):  # type: ignore[misc]
+class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
     """Starts an :class:`AgentlyKernel` on the connection file it is given."""
 
-    name = "agently-kernel"
+    name = Unicode("agently-kernel")
     version = Unicode(__version__)
-    description = "Agently (sandboxed): a Jupyter kernel that runs every cell in a sandbox."
-    kernel_class = Type(AgentlyKernel, klass="ipykernel.kernelbase.Kernel")
-    classes = (AgentlyKernel, *IPKernelApp.classes[3:])
+    description = Unicode("Agently (sandboxed): a Jupyter kernel that runs every cell in a sandbox.")
+    classes: ClassVar[list[type]] = [AgentlyKernel, Session]
+    aliases: ClassVar[dict[str, str]] = {
+        "f": "AgentlyKernelApp.connection_file",
+        "ip": "AgentlyKernelApp.ip",
+        "transport": "AgentlyKernelApp.transport",
+        "log-level": "Application.log_level",
+        **{name: f"AgentlyKernelApp.{name}_port" for name in _PORTS},
+        **session_aliases,
+    }
+    flags: ClassVar[dict[str, Any]] = {
+        "debug": ({"Application": {"log_level": logging.DEBUG}}, "set the log level to debug"),
+        **session_flags,
+    }
     prepared = Instance(Prepared, allow_none=True)
+    context = Instance(zmq.Context, allow_none=True)
+    heartbeat = Instance(Heartbeat, allow_none=True)
+    control_thread = Instance(ControlThread, allow_none=True)
+    kernel = Instance(AgentlyKernel, allow_none=True)
 
-    def load_config_file(self, suppress_errors: bool | None = None) -> None:
-        """Take the user's configuration, which was read already; the command line wins over it."""
+    @catch_config_error  # type: ignore[untyped-decorator]
+    def initialize(self, argv: Any = None) -> None:
+        """Read command line and connection file, open the sockets, make the kernel."""
+        self.parse_command_line(argv)
         if self.prepared is None:
-            self.prepared = prepare(*read_config(self.argv))
+            self.prepared = prepare(*read_config(sys.argv[1:] if argv is None else argv))
         self.update_config(Config(self.prepared.config))
-        self.update_config(self.cli_config)
+        self.update_config(self.cli_config)  # the command line wins
+        self._owns_file = False
+        self._sockets: list[zmq.Socket[bytes]] = []
+        self._iopub: LoopSocket | None = None
+        self._open_streams()
+        self._find_connection_file()
+        self._watch_parent()
+        self.context = zmq.Context()
+        if self.curve_secretkey is None and self.transport == "tcp":
+            self.log.warning(_PLAIN)
+        shell, stdin, control = (self._open(zmq.ROUTER, name) for name in ("shell", "stdin", "control"))
+        self._open_iopub()
+        self._start_heartbeat()
+        self._write_connection_file()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Stop comes as a message
+        self._make_kernel(shell, stdin, control)
 
-    @default("profile_dir")  # type: ignore[untyped-decorator]
-    def _profile_dir_default(self) -> None:
-        return None
-
-    def init_profile_dir(self) -> None:
-        """No profile: the outer process has no IPython."""
-
-    def init_pdb(self) -> None:
-        """No debugger: the outer process runs no user code."""
-
-    def init_path(self) -> None:
-        """Keep ``sys.path`` as it is: nothing of the notebook's folder is ever imported by this process."""
-
-    def init_control(self, context: zmq.Context[Any]) -> None:
-        """Open the control channel; cells run one at a time on the main thread, so there is no thread for subshells."""
-        super().init_control(context)
-        self.shell_channel_thread.io_loop.close()
-        self.set_trait("shell_channel_thread", None)
-        # iopub is opened next, from this context: a slow reader must not lose messages
-        context.sndhwm = IOPUB_HIGH_WATER
-
-    def init_iopub(self, context: zmq.Context[Any]) -> None:
-        """Open the publishing socket; no thread for it, see :class:`LoopSocket`."""
-        socket = context.socket(zmq.XPUB)
-        socket.linger = 1000
-        self._apply_curve_server_options(socket)
-        self.set_trait("iopub_port", self._bind_socket(socket, self.iopub_port))
-        self.configure_tornado_logger()
-        self.iopub_socket = LoopSocket(socket, self.session, asyncio.get_event_loop_policy().get_event_loop())
+    def start(self) -> None:
+        """Serve until the kernel is shut down."""
+        assert self.kernel is not None
+        self.kernel.start()
+        IOLoop.current().start()
 
     def close(self) -> None:
-        """Close the sockets."""
-        self.iopub_socket.close()
-        super().close()
+        """Close threads and sockets; what was sent has a second to go on its way."""
+        if self.heartbeat is not None:
+            self.heartbeat.context.term()
+        if self.control_thread is not None and self.control_thread.is_alive():
+            self.control_thread.stop()
+            self.control_thread.join()
+        if self._iopub is not None:
+            self._iopub.close()
+        for socket in self._sockets:
+            socket.close()
+        if self.context is not None:
+            self.context.term()
+        if self._owns_file:
+            Path(self.connection_file).unlink(missing_ok=True)
+            self.cleanup_ipc_files()
 
-    def init_io(self) -> None:
-        """Leave the process's streams alone: output of cells comes from the sandbox, by another way."""
-        self.displayhook = SimpleNamespace()
-        if sys.stdout is None or sys.stderr is None:  # started without a console
+    # -- connection ----------------------------------------------------------------------------------------------------
+
+    def _find_connection_file(self) -> None:
+        """Load the connection file, or name one that is going to be written and removed by us."""
+        name = self.connection_file or f"kernel-{os.getpid()}.json"
+        try:
+            self.connection_file = filefind(name, [".", jupyter_runtime_dir()])
+        except OSError:
+            self.connection_file = str(Path(jupyter_runtime_dir(), name))
+            Path(self.connection_file).parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._owns_file = True
+            return
+        try:
+            self.load_connection_file()
+        except Exception as error:
+            self.log.error("The connection file %s cannot be used: %s", self.connection_file, error)
+            self.exit(1)
+
+    def _write_connection_file(self) -> None:
+        """Tell the ports that were chosen here to whoever reads the file."""
+        known = {} if self._owns_file else json.loads(Path(self.connection_file).read_text("utf-8"))
+        info = {
+            name: value.decode() if isinstance(value, bytes) else value
+            for name, value in self.get_connection_info().items()
+        }
+        if any(known.get(name) != value for name, value in info.items()):
+            with secure_write(self.connection_file) as stream:
+                json.dump({**known, **info}, stream, indent=2)
+        self.log.info("To connect another client to this kernel, use: --existing %s", self.connection_file)
+
+    def _watch_parent(self) -> None:
+        """End this process when the one that started it is gone."""
+        handle = int(os.environ.get("JPY_PARENT_PID") or 0)
+        if sys.platform == "win32":
+            event = int(os.environ.get("JPY_INTERRUPT_EVENT") or 0)
+            if handle or event:
+                from ipykernel.parentpoller import ParentPollerWindows
+
+                ParentPollerWindows(event, handle).start()
+        elif handle > 1:  # init never goes away
+            from ipykernel.parentpoller import ParentPollerUnix
+
+            ParentPollerUnix(parent_pid=handle).start()
+
+    # -- sockets -------------------------------------------------------------------------------------------------------
+
+    def _open(self, kind: int, name: str) -> zmq.Socket[bytes]:
+        """Open the socket called *name* on its port, or on a free one."""
+        assert self.context is not None
+        socket: zmq.Socket[bytes] = self.context.socket(kind)
+        self._sockets.append(socket)
+        socket.linger = LINGER
+        if self.curve_secretkey is not None:
+            socket.curve_secretkey, socket.curve_publickey = self.curve_secretkey, self.curve_publickey
+            socket.curve_server = True
+        if kind == zmq.ROUTER:
+            socket.router_handover = 1  # a client that comes back under its name is not turned away
+        else:
+            socket.sndhwm = IOPUB_HIGH_WATER
+        port = int(getattr(self, f"{name}_port"))
+        if self.transport == "ipc":
+            port = port or next(n for n in itertools.count(1) if not Path(f"{self.ip}-{n}").exists())
+            socket.bind(f"ipc://{self.ip}-{port}")
+        elif port:
+            socket.bind(f"tcp://{self.ip}:{port}")
+        else:
+            port = socket.bind_to_random_port(f"tcp://{self.ip}")
+        self.set_trait(f"{name}_port", port)
+        return socket
+
+    def _open_iopub(self) -> None:
+        loop = asyncio.get_event_loop_policy().get_event_loop()
+        self._iopub = LoopSocket(self._open(zmq.XPUB, "iopub"), self.session, loop)
+
+    def _start_heartbeat(self) -> None:
+        self.heartbeat = Heartbeat(
+            zmq.Context(), (self.transport, self.ip, self.hb_port), curve_publickey=self.curve_publickey,
+            curve_secretkey=self.curve_secretkey,
+        )
+        self.set_trait("hb_port", self.heartbeat.port)
+        self.heartbeat.start()
+
+    @staticmethod
+    def _open_streams() -> None:
+        """Give a process that was started without a console somewhere to print to."""
+        if sys.stdout is None or sys.stderr is None:
             sink = open(os.devnull, "w")  # noqa: SIM115, PTH123  # lives as long as the process
             sys.stdout, sys.stderr = sys.stdout or sink, sys.stderr or sink
 
-    def init_signal(self) -> None:
-        """Ignore SIGINT: Stop comes as a message."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def init_kernel(self) -> None:
-        """Make the kernel, and have SIGTERM end it the tidy way."""
-        super().init_kernel()
+    def _make_kernel(
+        self, shell: zmq.Socket[bytes], stdin: zmq.Socket[bytes], control: zmq.Socket[bytes]
+    ) -> None:
+        """Make the kernel, and have SIGTERM end it the tidy way. Cells run one at a time: no thread for subshells."""
+        self.control_thread = ControlThread(daemon=True)
+        control_stream = ZMQStream(control, self.control_thread.io_loop)
+        self.control_thread.start()
+        kernel = self.kernel = AgentlyKernel.instance(
+            parent=self, session=self.session, shell_stream=ZMQStream(shell), control_stream=control_stream,
+            control_thread=self.control_thread, iopub_socket=self._iopub, stdin_socket=stdin, log=self.log,
+        )
+        kernel.record_ports({f"{name}_port": getattr(self, f"{name}_port") for name in _PORTS})
         if sys.platform != "win32":
-            asyncio.get_event_loop_policy().get_event_loop().add_signal_handler(signal.SIGTERM, self.kernel.terminate)
+            asyncio.get_event_loop_policy().get_event_loop().add_signal_handler(signal.SIGTERM, kernel.terminate)
 
 
 def run(prepared: Prepared) -> None:
     """Run the kernel that was prepared, on this thread's event loop, until it is shut down."""
     app = AgentlyKernelApp.instance(prepared=prepared)
     app.initialize()
-    app.start()
+    try:
+        app.start()
+    finally:
+        app.close()

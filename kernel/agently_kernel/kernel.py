@@ -90,6 +90,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
         "file_extension": ".py",
     }
 
+    profile_dir = AnyTrait()  # of IPython's, which is not loaded here
     providers = _setting("providers")
     isolation = _setting("isolation")
     required_axes = _setting("required_axes")
