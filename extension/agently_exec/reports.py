@@ -7,7 +7,6 @@ from pathlib import Path
 from agently_exec.home import Home
 from agently_exec.options import LineOptions, line_help
 from agently_exec.tables import MARKS, Report, Table, amount, clean, events_table, facts_report, outputs_table
-from agently_exec.work import input_gate
 from agently_kernel.cells import save_outputs
 from agently_kernel.contract.approval import ApprovalOutcome
 from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
@@ -101,7 +100,7 @@ async def _outputs(home: Home, folder: str, cell: str) -> Report:
         raise ConfigurationError("%agently outputs --save: give a folder below the notebook's folder, such as results.")
     if not found:
         return Report((outputs_table((), title="Nothing was collected yet, so nothing was saved"),))
-    target = input_gate(home).folder / place
+    target = home.sandbox.inputs.folder / place
     names = [clean(item.path) for item in found]
     await home.approval.gate(
         "save_output", str(target), policy=home.sandbox.policy, session_id=home.session_id, cell_id=cell,
@@ -116,7 +115,7 @@ async def _outputs(home: Home, folder: str, cell: str) -> Report:
 
 
 async def _grant(home: Home, options: LineOptions, cell: str) -> Report:
-    granted = await input_gate(home).grant(options.argument, name=options.name, mode=options.mode, cell=cell)
+    granted = await home.sandbox.inputs.grant(options.argument, name=options.name, mode=options.mode, cell=cell)
     there = home.sandbox.will_show(granted)
     how = "a private copy" if granted.mode == "snapshot" else "a live read-only mount"
     rows = [("name inside", granted.name), ("from", granted.host_path), ("how", how)]

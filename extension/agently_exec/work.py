@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from pydantic import ValidationError
@@ -17,7 +16,6 @@ from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderCandidate
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
-from agently_kernel.inputs_gate import InputGate
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,21 +31,12 @@ class Wanted:
 Execute = Callable[[Wanted], Awaitable[CodeExecutionResult]]
 
 
-def input_gate(home: Home) -> InputGate:
-    """Return the session's gate for files of the host."""
-    sandbox = home.sandbox
-    if sandbox.inputs is None:
-        folder = sandbox.workspace.notebook_dir or Path.cwd()
-        sandbox.inputs = InputGate(home.approval, sandbox.workspace, sandbox.policy, home.session_id, folder)
-    return sandbox.inputs
-
-
 async def prepare(home: Home, options: ExecOptions, body: str, *, cell: str, allow_stdin: bool = False) -> Wanted:
     """Pass the gates that the options need and return what to run.
 
     Raises ConfigurationError, WorkspaceError, ApprovalDenied; nothing has been run then.
     """
-    gate = input_gate(home)
+    gate = home.sandbox.inputs
     requirement = None if options.session else await _requirement(home, options, cell)
     files: list[CodeExecutionFile] = []
     for name, path in options.files:
@@ -143,7 +132,12 @@ def _candidates(home: Home, options: ExecOptions) -> tuple[ProviderCandidate, ..
 
 
 def show_outputs(home: Home, cell: str, result: CodeExecutionResult) -> None:
-    """List what was collected and what was refused, below the output of the cell."""
+    """Say below the output of the cell what was collected and refused, and when isolation was less than wished."""
+    selection = result.selection
+    if selection is not None and selection.unsafe:
+        home.screen.note(cell, f"this ran WITHOUT isolation ({selection.provider_id}), as it was allowed to")
+    elif selection is not None and selection.preference_fallback:
+        home.screen.note(cell, f"the preferred isolation could not be had; {selection.provider_id} was taken instead")
     for output in result.outputs:
         home.screen.note(cell, f"collected {output.path} ({output.size:,} bytes, {output.sha256[:19]}…)")
     for refused in result.refused_outputs:

@@ -143,6 +143,9 @@ class CellRunner:
                 tuple(map(str, error.get("traceback") or ())),
             )
             content = {"ename": shown.ename, "evalue": shown.evalue, "traceback": list(shown.traceback)}
+            hint = kernel.sandbox.inputs.hint(shown.evalue, cell=cell)
+            if hint:
+                kernel.screen.note(cell, hint)
             if result.status is ExecutionStatus.TIMED_OUT:
                 kernel.screen.note(cell, result.message)
         else:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
+import shlex
 import stat
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,20 @@ from agently_kernel.workspace.task_workspace import TaskWorkspace
 
 InputMode = Literal["snapshot", "read_only"]
 Stamp = tuple[int, int, int, int]
+_MISSING = re.compile(r"no such file|not found|does not exist|cannot open|can't open|unable to open|not exist", re.I)
+_WORD = re.compile(r"'([^'\n]{1,400})'|\"([^\"\n]{1,400})\"|([^\s'\",;()]{1,400})")
+MOST_QUESTIONS = 8
+"""How many files one cell may ask for."""
+
+
+def how_to_grant(path: str) -> str:
+    """Return the command that gives *path* to the sandbox."""
+    return f"%agently grant {shlex.quote(path)}"
+
+
+def not_given(path: str) -> str:
+    """Return what to say of a file that code missed and was not given."""
+    return f"{path} lies beside the notebook but was not given to the sandbox. To give it: {how_to_grant(path)}"
 
 
 @dataclass(slots=True)
@@ -38,6 +54,7 @@ class InputGate:
     session_id: str
     folder: Path
     _stamps: dict[tuple[str, str], Stamp] = field(default_factory=dict)
+    _needed: set[tuple[str, str]] = field(default_factory=set)
 
     def locate(self, text: str) -> Path:
         """Return the absolute path that *text* names. Raises WorkspaceError when nothing is there."""
@@ -85,6 +102,45 @@ class InputGate:
             raise WorkspaceError(f"{text} cannot be given as {name!r}: {error}") from error
         self._stamps[str(path), name] = stamp
         return granted
+
+    async def needed(self, path: str, *, cell: str = "") -> GrantedInput | None:
+        """Give what code in the sandbox misses under the name *path*, after asking; None when there is nothing.
+
+        A cell's question about a name is asked once. Raises ApprovalDenied, WorkspaceError.
+        """
+        if not self.lies_beside(path) or (cell, path) in self._needed:
+            return None
+        self._needed = {*(item for item in self._needed if item[0] == cell), (cell, path)}
+        if len(self._needed) > MOST_QUESTIONS:
+            return None
+        why = "The running cell opens it; it goes on as soon as you have answered."
+        return await self.grant(path, asked_by_code=True, cell=cell, why=why)
+
+    def lies_beside(self, path: str) -> bool:
+        """Return whether *path* (untrusted) names something beside the notebook that was not given yet."""
+        try:
+            name = normalise_relative_path(path, what="path")
+        except ValueError:
+            return False
+        return (
+            name == path
+            and name.split("/")[0].casefold() != OUTPUT_ROOT
+            and os.path.lexists(self.folder / name)
+            and all(item.name != name for item in self.workspace.inputs)
+        )
+
+    def hint(self, message: str, *, cell: str = "") -> str:
+        """Return how to give what an error's *message* (untrusted) says is missing, "" when it names nothing of ours.
+
+        For libraries that open files without Python's knowledge; what a cell was asked or told already is left out.
+        """
+        if not _MISSING.search(message):
+            return ""
+        for found in list(_WORD.finditer(message[:4000]))[:50]:
+            name = (found.group(1) or found.group(2) or found.group(3)).strip().removeprefix("./")
+            if self.lies_beside(name) and (cell, name) not in self._needed:
+                return not_given(name)
+        return ""
 
     async def read_files(self, text: str, *, name: str = "", cell: str = "") -> tuple[CodeExecutionFile, ...]:
         """Return a file, or all files of a folder, as parts of a program, after asking where that is due.

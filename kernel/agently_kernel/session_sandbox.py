@@ -17,17 +17,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionRequest
-from agently_kernel.contract.errors import AgentlyKernelError, SandboxDied
+from agently_kernel.contract.errors import AgentlyKernelError, ApprovalDenied, SandboxDied
 from agently_kernel.contract.events import EventHook, ExecutionResourceEvent
 from agently_kernel.contract.isolation import SandboxFacts
-from agently_kernel.contract.outputs import OutputSink
+from agently_kernel.contract.outputs import NoticeOutput, OutputSink
 from agently_kernel.contract.protocols import OutputSource
 from agently_kernel.contract.resource import ExecutionResourceRequirement, ProviderSelection
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import CollectedOutput, GrantedInput, TaskWorkspaceAccessRequirement
 from agently_kernel.execution import CodeExecution
 from agently_kernel.handles import Handle
-from agently_kernel.inputs_gate import InputGate
+from agently_kernel.inputs_gate import InputGate, not_given
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.probe_memory import ProbeMemory
@@ -69,7 +69,8 @@ class SessionSandbox:
             approval=approval, session_id=session_id, spare_seconds=SPARE_SECONDS if settings.warm_spare else 0.0,
             probe_memory=ProbeMemory(),
         )
-        self.inputs: InputGate | None = None
+        self._approval = approval
+        self._inputs: InputGate | None = None
         self._mounted: tuple[GrantedInput, ...] = ()
         self.events: deque[ExecutionResourceEvent] = deque(maxlen=KEPT_EVENTS)
         self.manager.add_hook(self.events.append)
@@ -113,6 +114,15 @@ class SessionSandbox:
         """Begin to open the sandbox, so that it is ready when the first cell comes. Failures are told by that cell."""
         if self.policy.approval_mode != "always" and self._warm is None and self._handle is None:
             self._warm = asyncio.get_running_loop().create_task(self._open_early(), name="agently-early-start")
+
+    @property
+    def inputs(self) -> InputGate:
+        """The gate that every file of the host passes on its way in. Raises WorkspaceError."""
+        if self._inputs is None:
+            space = self.workspace
+            folder = space.notebook_dir or Path.cwd()
+            self._inputs = InputGate(self._approval, space, self.policy, self.session_id, folder)
+        return self._inputs
 
     def access(self) -> TaskWorkspaceAccessRequirement:
         """Return what the session's sandbox sees of the host: copies at once, mounts since it was opened."""
@@ -161,6 +171,7 @@ class SessionSandbox:
         resource = self.resource
         if resource is not None:
             resource.background_sink = self._sink
+            resource.need_handler = self._need
             resource.interrupt_grace = self.settings.interrupt_grace
         self._on_handle(handle)
 
@@ -191,6 +202,16 @@ class SessionSandbox:
         if self._warm is not None:
             await asyncio.wait((self._warm,))
         return self.resource
+
+    async def _need(self, cell: str, path: str) -> str | None:
+        """Give a file that a running cell misses, when a person allows it; say in the cell how it could be given."""
+        try:
+            granted = await self.inputs.needed(path, cell=cell)
+        except ApprovalDenied:
+            if self._sink is not None:
+                self._sink(NoticeOutput(cell, not_given(path)))
+            return None
+        return granted.name if granted is not None else None
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 

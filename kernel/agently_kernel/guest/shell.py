@@ -26,6 +26,7 @@ from typing import Any, Callable, Coroutine, Deque, Dict, List, NoReturn, Option
 from . import bundles
 from .asyncrun import allow_nested_run
 from .channel import Channel, ChannelClosed
+from .needs import Needs
 from .services import Outcome, Request, Services
 from .sources import Sources
 from .streams import Router, text_of
@@ -72,7 +73,10 @@ class Engine:
 class Shell:
     """Owns the event loop, the reader thread and the running cell."""
 
-    def __init__(self, channel: Channel, router: Router, services: Services, engine: Engine) -> None:
+    def __init__(
+        self, channel: Channel, router: Router, services: Services, engine: Engine, needs: Needs
+    ) -> None:
+        self._needs = needs
         self._channel = channel
         self._router = router
         self._services = services
@@ -116,6 +120,8 @@ class Shell:
                     self._services.answer(payload.decode("utf-8", "replace"))
                 elif op == "input_refused":
                     self._services.answer(None, header["reason"])
+                elif op == "need_reply":
+                    self._needs.answer(header["ok"])
                 elif op == "comm":
                     self._comms.append((header, payload))
                     self._comm_arrived.set()
@@ -377,7 +383,9 @@ def main(start: Any) -> NoReturn:
         getpass.getpass = services.getpass
         engine = _engine(start.config.get("mode") or "auto", services, user)
         sources.install()
-        shell = Shell(channel, router, services, engine)
+        needs = Needs(router, (start.config.get("roots") or {}).get("build") or "/workspace/build")
+        shell = Shell(channel, router, services, engine, needs)
+        needs.install()
         gc.collect()
         gc.freeze()
         shell.run()

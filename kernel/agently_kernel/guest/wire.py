@@ -95,6 +95,7 @@ TO_INTERPRETER = {
     "history": Message({"request": _N, "query": Field(dict)}),
     "input_reply": Message({"cell": Field(str, True, 256)}, 1024 * 1024),  # payload: the line, UTF-8
     "input_refused": Message({"cell": Field(str, True, 256), "reason": _S}),
+    "need_reply": Message({"cell": Field(str, True, 256), "ok": Field(bool)}),
     "comm": _COMM,
     "exit": Message({}),  # run exit handlers and end
 }
@@ -136,6 +137,7 @@ FROM_INTERPRETER = {
     ),  # payload: JSON {"user_expressions": {...}, "payload": [...], "execution_count": n}
     "reply": Message({"request": _N}, MAX_PAYLOAD),  # payload: JSON content of the Jupyter reply
     "input": Message({"cell": Field(str, True, 256), "prompt": Field(str, True, 65536), "password": Field(bool)}),
+    "need": Message({"cell": Field(str, True, 256), "path": _S}),  # a file that is missing; answered by need_reply
     "comm": _COMM,
 }
 # interpreter -> init only, never relayed: the interpreter can take requests; init tells the host with `interpreter`.

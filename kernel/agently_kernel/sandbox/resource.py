@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Awaitable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionBundle, ExecutionForm
@@ -23,6 +24,7 @@ from agently_kernel.sandbox.boot import BootPlan, boot_guest, check_tools
 from agently_kernel.sandbox.deaths import Stopper, sandbox_death
 from agently_kernel.sandbox.delivery import Delivery
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
+from agently_kernel.sandbox.needs import NeedHandler, give
 from agently_kernel.sandbox.questions import CommKind, RequestOp, ask, comm_frame, empty_reply
 from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.router import OutputRouter
@@ -125,6 +127,8 @@ class SandboxResource:
         """Use :meth:`open`."""
         self.builds: BuildStore | None = None
         self._built: set[str] = set()
+        self.need_handler: NeedHandler | None = None
+        self._bring: Callable[[], Awaitable[None]] | None = None
         self._deliver = deliver
         self._sandbox = sandbox
         self._config = config
@@ -240,7 +244,8 @@ class SandboxResource:
         async with self._turn:
             self._refuse_dead()
             if self._deliver is not None:
-                await self._deliver(self.put_file, manifest, grant)
+                self._bring = partial(self._deliver, self.put_file, manifest, grant)
+                await self._bring()
             for item in grant.inputs:
                 if item.mode == "snapshot":
                     await self.show_input(item.name)
@@ -471,6 +476,11 @@ class SandboxResource:
             return self._resident.on_interpreter(header)
         if op == "input":
             return self._on_input(header)
+        if op == "need":
+            run = self._running(header)
+            if run is not None:  # else of a cell that is over: nobody waits for the answer
+                self._tasks.add(self._answer_need(run.cell, header["path"]))
+            return None
         if op == "violation":
             self._resident.on_violation(header["reason"])
             return None
@@ -499,6 +509,10 @@ class SandboxResource:
         if run is not None:
             run.input_task = self._tasks.add(answer)
         return None
+
+    async def _answer_need(self, cell: str, path: str) -> None:
+        ok = await give(self.need_handler, cell, path, self.show_input, self._bring)
+        await self._stops.send_quietly({"op": "need_reply", "cell": cell, "ok": ok})
 
     # -- the end -------------------------------------------------------------------------------------------------
 

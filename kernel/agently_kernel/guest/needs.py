@@ -1,0 +1,73 @@
+"""Asking for files at the moment of need: a cell opens a file that is not here, and the host may have it to give.
+
+An audit hook sees every ``open`` of Python before it happens. It asks for plain relative names that are missing, waits
+for the answer, and lets the very same call go on, which then finds the file or fails as it would have.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from typing import Any, Optional, Set, Tuple
+
+from .streams import Router
+
+MOST_QUESTIONS = 64
+_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+
+
+class Needs:
+    """The hook and the way to the host. ``root`` is the working folder that notebook-relative names start from."""
+
+    def __init__(self, router: Router, root: str) -> None:
+        self._router = router
+        self._root = root.rstrip("/") + "/"
+        self._answers: "queue.SimpleQueue[bool]" = queue.SimpleQueue()
+        self._cell = ""
+        self._asked: Set[str] = set()
+
+    def install(self) -> None:
+        """Begin to watch. A hook cannot be taken away again; between cells it does nothing."""
+        main = threading.main_thread()
+
+        def hook(event: str, arguments: Tuple[Any, ...]) -> None:
+            if event == "open" and threading.current_thread() is main:
+                self._opening(arguments[0], arguments[2])
+
+        sys.addaudithook(hook)
+
+    def answer(self, ok: bool) -> None:
+        """Deliver the host's answer. Called by the reader thread."""
+        self._answers.put(ok)
+
+    def _opening(self, path: Any, flags: Any) -> None:
+        cell = self._router.running
+        if not cell or not isinstance(path, str) or not isinstance(flags, int) or flags & _WRITES:
+            return
+        name = self._name(path)
+        if name is None or not self._router.channel.open:
+            return
+        if cell != self._cell:
+            self._cell, self._asked = cell, set()
+        if name in self._asked or len(self._asked) >= MOST_QUESTIONS:
+            return
+        self._asked.add(name)
+        while not self._answers.empty():
+            self._answers.get()  # the answer to a question that was interrupted
+        self._router.send({"op": "need", "cell": cell, "path": name})
+        self._answers.get()
+
+    def _name(self, path: str) -> Optional[str]:
+        """Return the name below the working folder that *path* means and that is missing, else None."""
+        if "\0" in path or len(path) > 4000 or (path.startswith("/") and not path.startswith(self._root)):
+            return None
+        try:
+            full = os.path.normpath(os.path.join(os.getcwd(), path))
+            full.encode("utf-8")
+        except (OSError, UnicodeEncodeError):
+            return None
+        if not full.startswith(self._root) or os.path.lexists(full):
+            return None
+        return full[len(self._root) :]
