@@ -87,11 +87,16 @@ class Services:
         header = {"op": "display", "kind": kind, "cell": cell or self.router.owner()}
         if display_id is not None:
             header["display_id"] = text_of(display_id, "")[:256]
-        self.send(header, bundles.bundle(data, metadata))
+        self._show(header, bundles.bundle(data, metadata))
+
+    def _show(self, header: Dict[str, Any], payload: bytes = b"") -> None:
+        """Send what is seen, and wait until init has passed it on: a C library that prints next prints after it."""
+        self.send(header, payload)
+        self.router.channel.fence()
 
     def clear(self, wait: bool) -> None:
         """Clear the output of the calling code's cell."""
-        self.send({"op": "clear", "cell": self.router.owner(), "wait": bool(wait)})
+        self._show({"op": "clear", "cell": self.router.owner(), "wait": bool(wait)})
 
     def error(self, name: str, value: str, traceback: List[str]) -> None:
         """Show an exception as the cell's error."""
@@ -99,7 +104,7 @@ class Services:
             half = MAX_TRACEBACK_LINES // 2
             traceback = traceback[:half] + ["... %d lines ..." % (len(traceback) - 2 * half)] + traceback[-half:]
         content = {"ename": name, "evalue": value, "traceback": traceback}
-        self.send({"op": "error", "cell": self.router.owner()}, bundles.dumps(content))
+        self._show({"op": "error", "cell": self.router.owner()}, bundles.dumps(content))
 
     # -- input ---------------------------------------------------------------------------------------------------------
 

@@ -27,6 +27,7 @@ from . import bundles
 from .asyncrun import allow_nested_run
 from .channel import Channel, ChannelClosed
 from .needs import Needs
+from .patience import patience
 from .services import Outcome, Request, Services
 from .sources import Sources
 from .streams import Router, text_of
@@ -153,7 +154,8 @@ class Shell:
     def _answer(self, header: Dict[str, Any], function: Callable[..., Dict[str, Any]], *args: Any) -> None:
         """Reply to a request whatever the user's objects do meanwhile."""
         try:
-            content = self._context.copy().run(function, *args)
+            with patience():
+                content = self._context.copy().run(function, *args)
         except BaseException as error:
             content = {"status": "error", "ename": type(error).__name__, "evalue": text_of(error, ""), "traceback": []}
         self._services.send({"op": "reply", "request": header["request"]}, bundles.dumps(content))

@@ -51,10 +51,12 @@ class GuestDisplayHook(DisplayHook):  # type: ignore[misc]
     """Sends the value of a cell as execute_result."""
 
     services = AnyTrait()
+    formatting = False
     failed = False
     _bundle: Optional[Tuple[Any, Any]] = None
 
     def start_displayhook(self) -> None:
+        self.formatting = True
         self._bundle = None
 
     def write_output_prompt(self) -> None:
@@ -67,6 +69,7 @@ class GuestDisplayHook(DisplayHook):  # type: ignore[misc]
         if self._bundle is not None and self._bundle[0] and self.services is not None:
             self.services.display("execute_result", *self._bundle)
         self._bundle = None
+        self.formatting = False
 
 
 class GuestDisplayPublisher(DisplayPublisher):  # type: ignore[misc]
@@ -146,7 +149,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
             stb = [text_of(line, "").replace("CancelledError", "KeyboardInterrupt") for line in stb]
         lines = [text_of(line, "") for line in ([stb] if isinstance(stb, str) else stb)]
         self.shown_error = lines
-        self.displayhook.failed = True
+        self.displayhook.failed |= self.displayhook.formatting  # a result that cannot be shown fails its cell
         if self.services is not None:
             self.services.error(etype.__name__, text_of(evalue, "<the exception's text cannot be made>"), lines)
 
@@ -178,8 +181,17 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
         """Return the header of the request that the calling code belongs to, as far as libraries ask for it."""
         return self.kernel.get_parent() if self.kernel is not None else {}
 
+    def set_thread_parent(self, parent: Any) -> Any:
+        """Let the output of the calling thread or task belong to the cell of *parent*; returns what undoes it."""
+        return self.services.router.belong_to(_cell_of(parent))
+
+    def reset_thread_parent(self, token: Any) -> None:
+        """Undo one ``set_thread_parent``."""
+        self.services.router.cell.reset(token)
+
     def set_parent(self, parent: Any) -> None:
-        """Accepted; whose output it is follows from the thread and task that write it."""
+        """As ``set_thread_parent``: other threads follow the cell that started them."""
+        self.set_thread_parent(parent)
 
     @property
     def parent_header(self) -> Dict[str, Any]:
@@ -203,6 +215,7 @@ class IPythonEngine(Engine):
         shell.kernel = KernelFacade(services, shell)
         shell.displayhook.services = shell.display_pub.services = shell.services = services
         announce(ZMQInteractiveShell)
+        _interruptible_pdb()
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # exiting ends the cell here, whichever way
         self.comms = CommRoom(services)
         shell.kernel.comm_manager = self.comms.manager
@@ -215,7 +228,7 @@ class IPythonEngine(Engine):
         shell = self.shell
         shell.stopped = False
         shell.shown_error = None
-        shell.displayhook.failed = False
+        shell.displayhook.failed = shell.displayhook.formatting = False
         shell.compile.source, shell.compile.path = source, request.path
         if request.execution_count is not None:
             self._count_from(request.execution_count)
@@ -307,6 +320,24 @@ class IPythonEngine(Engine):
 
     def comm(self, header: Dict[str, Any], payload: bytes) -> None:
         self.comms.receive(header, payload)
+
+
+def _interruptible_pdb() -> None:
+    """Let ``pdb`` be IPython's debugger, which a Stop ends: Python's own would ask on."""
+    import pdb
+
+    from IPython.core import debugger
+
+    debugger.Pdb = debugger.InterruptiblePdb
+    pdb.Pdb = debugger.Pdb  # type: ignore[misc]
+    pdb.set_trace = debugger.set_trace
+
+
+def _cell_of(parent: Any) -> str:
+    """Return the id of the cell that a request, or its header, belongs to; empty when it names none."""
+    header = parent.get("header", parent) if isinstance(parent, dict) else {}
+    cell = header.get("msg_id", "") if isinstance(header, dict) else ""
+    return cell if isinstance(cell, str) and len(cell) <= 256 else ""
 
 
 def _end_at_user_code(trace: Optional[types.TracebackType]) -> None:

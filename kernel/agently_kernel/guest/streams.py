@@ -53,6 +53,10 @@ class Router:
                 return cell
         return self.running or self.last
 
+    def belong_to(self, cell: str) -> "contextvars.Token[str]":
+        """Let the calling context's output belong to *cell*; the token undoes it."""
+        return self.cell.set(cell)
+
     def install(self) -> None:
         """Replace sys.stdout and sys.stderr, follow threads to their starters, and flush before processes are
         started."""
@@ -154,8 +158,6 @@ class Router:
 class GuestStream(io.TextIOBase):
     """sys.stdout or sys.stderr of the interpreter."""
 
-    _is_master_process = True
-
     def __init__(self, router: Router, name: str, fd: int) -> None:
         super().__init__()
         self._router = router
@@ -199,6 +201,10 @@ class GuestStream(io.TextIOBase):
 
     def writable(self) -> bool:
         return True
+
+    def _is_master_process(self) -> bool:
+        """False in a forked child. Libraries ask the stream of a notebook by this name."""
+        return self._router.channel.open
 
     def reconfigure(self, **_: Any) -> None:
         """Accepted for programs that set encoding or buffering; both stay as they are."""

@@ -99,6 +99,7 @@ class Guest:
         self.decoder = wire.Decoder(wire.FROM_GUEST)
         self.pending: list[Frame] = []
         self.stderr = b""
+        self.needed: list[str] = []
         self.requests = 0
         self.cells = 0
         self.generation = 0
@@ -154,7 +155,12 @@ class Guest:
                     self.stderr += os.read(fds[1], 65536)
                     raise AssertionError(f"the channel is closed; diagnostics: {self.stderr.decode()[-3000:]}")
                 self.pending += self.decoder.feed(data)
-        return self.pending.pop(0)
+        header, payload = self.pending.pop(0)
+        if header["op"] == "need":  # this host has no files to give
+            self.needed.append(header["path"])
+            self.send({"op": "need_reply", "cell": header["cell"], "ok": False})
+            return self.frame(max(0.0, deadline - time.monotonic()))
+        return header, payload
 
     def until(self, op: str, timeout: float = 20.0, **fields: Any) -> Frame:
         """The next frame of this op and these fields; others are skipped."""
