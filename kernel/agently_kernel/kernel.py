@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
+import re
 import sys
 import threading
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 import zmq
@@ -52,8 +53,11 @@ TIDY_AFTER = 10.0
 """Seconds after the start at which leftovers of dead sessions are looked for, beside whatever runs then."""
 PATIENCE = 1.0
 """Seconds that a completion or inspection waits for the running cell before it is answered with nothing."""
+LONG_CELL = 0.7
+"""Age in seconds from which a running cell is overtaken by questions about the kernel; before, order is kept."""
 SERVER_PACE = 900_000.0
 """Bytes of text a second when a Jupyter server is in between: it drops streams above 1 MB/s, averaged over 3 s."""
+_CELL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
 _WHILE_BUSY = ("kernel_info_request", "comm_info_request")
 _IMPATIENT = {"complete_request": "complete", "inspect_request": "inspect", "is_complete_request": "is_complete"}
 
@@ -72,6 +76,7 @@ class RunningCell:
     allow_stdin: bool
     task: asyncio.Task[dict[str, Any]] | None = None
     interrupted: bool = False
+    started: float = field(default_factory=time.monotonic)
 
 
 class AgentlyKernel(Kernel):  # type: ignore[misc]
@@ -155,6 +160,8 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
         self.input_box = InputBox(self.session, self.stdin_socket)
         for kind in ("comm_open", "comm_msg", "comm_close"):
             self.shell_handlers[kind] = self.control_handlers[kind] = self.comm_request
+        for kind in ("create", "delete", "list"):
+            self.control_handlers[f"{kind}_subshell_request"] = self.subshell_request
 
     def _new_sandbox(self, handle: Handle) -> None:
         self.screen.new_guest()
@@ -279,12 +286,11 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
                 kind = self.session.deserialize(frames, content=False, copy=False)["header"]["msg_type"]
             except Exception:
                 kind = ""  # the base reports what is wrong with it
-            if kind in _WHILE_BUSY:
-                await self._answer_now(ident, frames, kind)
-                return
-            if kind in _IMPATIENT:
+            if kind in _WHILE_BUSY or kind in _IMPATIENT:
+                began = self.running.started if self.running is not None else 0.0
+                patience = began + LONG_CELL - time.monotonic() if kind in _WHILE_BUSY else PATIENCE
                 try:
-                    await asyncio.wait_for(lock.acquire(), PATIENCE)
+                    await asyncio.wait_for(lock.acquire(), max(0.0, patience))
                 except asyncio.TimeoutError:
                     await self._answer_now(ident, frames, kind)
                     return
@@ -310,12 +316,23 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
             if self.running is not None:
                 self._publish_status("busy", "shell", dict(self.running.parent))
 
+    async def subshell_request(self, stream: Any, ident: Any, parent: Any) -> None:
+        """Say that there are no subshells, which kernel_info does not offer either."""
+        kind = parent["header"]["msg_type"].replace("_request", "_reply")
+        reason = "This kernel has no subshells; questions about it are answered while a cell runs without one."
+        content = {"status": "error", "ename": "NotSupported", "evalue": reason, "traceback": []}
+        self.session.send(stream, kind, content, parent, ident=ident)
+
     def _abort_queues(self, subshell_id: str | None = None) -> None:
         """Abort the execute requests that are queued now, and only those.
 
         Queued requests wait for the lock in order. The end of aborting is put behind the last of them; the base's way,
         a callback of the next loop turn, ends it after the first.
         """
+        if threading.current_thread() is not self._main_thread:
+            assert self._loop is not None
+            self._loop.call_soon_threadsafe(self._abort_queues)
+            return
         self._aborting = True
         if self.shell_stream is not None:
             self.shell_stream.flush()
@@ -361,12 +378,28 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
         cell_meta: Mapping[str, Any] | None = None,
         cell_id: str | None = None,
     ) -> dict[str, Any]:
-        """Run one cell and return the content of its reply."""
-        self._cells += 1
-        parent = self.get_parent("shell")
+        """Run one cell and return the content of its reply. One that came on the control channel waits its turn."""
+        arguments = (code, silent, store_history, dict(user_expressions or {}), allow_stdin, cell_id or "")
+        if threading.current_thread() is self._main_thread:
+            return await self._execute(
+                *arguments, parent=self.get_parent("shell"), ident=self._shell_parent_ident.get()
+            )
+        parent, ident = self.get_parent("control"), self._control_parent_ident
+
+        async def in_turn() -> dict[str, Any]:
+            async with self._main_asyncio_lock:
+                return await self._execute(*arguments, parent=parent, ident=ident)
+
+        assert self._loop is not None
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(in_turn(), self._loop))
+
+    async def _execute(
+        self, code: str, silent: bool, store_history: bool, user_expressions: dict[str, Any], allow_stdin: bool,
+        cell_id: str, *, parent: Mapping[str, Any], ident: Sequence[bytes],
+    ) -> dict[str, Any]:
         running = RunningCell(
-            cell=f"cell-{self._cells}", parent={"header": parent.get("header", {})},
-            ident=self._shell_parent_ident.get(), allow_stdin=bool(allow_stdin),
+            cell=self._name_of(parent), parent={"header": parent.get("header", {})}, ident=ident,
+            allow_stdin=bool(allow_stdin),
         )
         self.running = running
         count = self._next_count
@@ -376,7 +409,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
         running.task = asyncio.ensure_future(
             self.cells.run(
                 running, code, silent=silent, store_history=store_history and not silent, count=count,
-                user_expressions=dict(user_expressions or {}), cell_id=cell_id or "",
+                user_expressions=user_expressions, cell_id=cell_id,
             )
         )
         try:
@@ -390,6 +423,12 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
             self.running = None
             self.panel.session(status="ready")
         return {**reply, "execution_count": self._next_count - 1}
+
+    def _name_of(self, request: Mapping[str, Any]) -> str:
+        """Return the name of a new cell: the id of its request, which widgets that capture output ask for."""
+        self._cells += 1
+        name = request.get("header", {}).get("msg_id")
+        return name if isinstance(name, str) and _CELL_NAME.match(name) else f"cell-{self._cells}"
 
     def guest_input(self, running: RunningCell) -> Callable[[str, bool], Awaitable[str]] | None:
         """Return how the cell's ``input()`` is answered, or None when its front end has no input box."""

@@ -143,6 +143,9 @@ class WidgetFilter:
 
     def _open(self, event: CommOutput) -> FilteredComm:
         if event.target_name != WIDGET_TARGET:
+            if self._policy is OutputPolicy.TRUSTED and self._is_free(event):
+                self._comms[event.comm_id] = _Model(event.target_name, trusted=True)
+                return FilteredComm(event)
             reason = f"A comm to {text.one_line(event.target_name, 80)!r} was refused: a cell may only open widgets."
             return FilteredComm(None, (Withheld("", "", reason),))
         if not _COMM_ID.match(event.comm_id) or event.comm_id in self._comms:
@@ -169,6 +172,12 @@ class WidgetFilter:
         cleaned.update(_view_module=view.module, _view_module_version=view.version, _view_name=view.name)
         data = {"state": cleaned, "buffer_paths": paths}
         return FilteredComm(replace(event, data=data, metadata=metadata, buffers=tuple(buffers)))
+
+    def _is_free(self, event: CommOutput) -> bool:
+        """True when a comm to a page's own script may be opened: not a target of the kernel's, an id of no other."""
+        own = not event.target_name or event.target_name.casefold().startswith(("agently", "jupyter.widget"))
+        known = event.comm_id in self._comms or not _COMM_ID.match(event.comm_id)
+        return not (own or known or len(self._comms) >= self._limits.comms)
 
     def _placeholder(self, event: CommOutput, key: ModelKey) -> FilteredComm:
         module = text.one_line(key[0], 80)
@@ -252,6 +261,8 @@ class WidgetFilter:
         for trait, value in state.items():
             if trait in _IDENTITY or (trait.startswith("_") and trait not in _PRIVATE_KEPT) or trait == "target_module":
                 continue
+            if name == "OutputModel" and trait == "msg_id" and value != event.cell:
+                value = ""  # the page moves that request's output into the widget: only the cell's own may go there
             kept, value = self._trait(name, model, trait, value)
             if kept:
                 cleaned[trait] = value

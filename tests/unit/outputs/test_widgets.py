@@ -227,6 +227,31 @@ def test_output_widget_passes_the_filter_of_bundles() -> None:
     ]
 
 
+def test_a_widget_captures_the_output_of_its_own_cell_only() -> None:
+    filter_ = OutputFilter()
+    assert filter_.comm_from_guest(opening("o", model("OutputModel", OUTPUT_MODULE, msg_id=""))).message is not None
+    for msg_id, shown in (("c", "c"), ("cell-of-another", ""), ("", ""), (3, "")):
+        message = filter_.comm_from_guest(update("o", {"msg_id": msg_id})).message
+        assert message is not None and message.data["state"] == {"msg_id": shown}
+
+
+@pytest.mark.parametrize("policy", list(OutputPolicy))
+@pytest.mark.parametrize(
+    ("target", "comm_id", "trusted"),
+    [
+        ("of-a-page", "x", True), ("agently.panel", "x", False), ("AGENTLY.x", "x", False), ("", "x", False),
+        ("jupyter.widget.control", "x", False), ("of-a-page", "agently-1", False), ("of-a-page", "known", False),
+    ],
+)
+def test_comms_to_other_targets(policy: OutputPolicy, target: str, comm_id: str, trusted: bool) -> None:
+    filter_ = OutputFilter(policy)
+    assert filter_.comm_from_guest(opening("known", model("LabelModel", value="x"))).message is not None
+    event = CommOutput("c", "comm_open", comm_id, {"a": 1}, {}, target, (b"z",))
+    passed = trusted and policy is OutputPolicy.TRUSTED
+    assert filter_.comm_from_guest(event).message == (event if passed else None)
+    assert filter_.open_comms().get(comm_id) == (target if passed else "jupyter.widget" if comm_id == "known" else None)
+
+
 @pytest.mark.parametrize(
     ("name", "trait", "value", "kept"),
     [
