@@ -2,29 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from agently_exec.result import ExecutionOutcome
+from agently_kernel.cells import failure_name
 from agently_kernel.contract.errors import AgentlyKernelError
-from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
-
-NAMES: Mapping[ExecutionStatus, str] = {
-    ExecutionStatus.TIMED_OUT: "CellTimedOut",
-    ExecutionStatus.CANCELLED: "KeyboardInterrupt",
-    ExecutionStatus.BLOCKED: "ExecutionBlocked",
-    ExecutionStatus.DIED: "SandboxDied",
-    ExecutionStatus.ERROR: "CodeExecutionError",
-}
+from agently_kernel.contract.result import CodeExecutionResult
+from agently_kernel.outputs import FilteredError
 
 
 class ExecutionFailed(Exception):
     """A ``%%agently_exec`` cell did not succeed. ``outcome`` is what it came to, None when it was not run at all."""
 
     outcome: ExecutionOutcome | None = None
+    shown: tuple[str, ...] = ()
 
     def _render_traceback_(self) -> list[str]:
-        """Return what IPython shows: our frames would tell nothing."""
-        return [f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+        """Return what IPython shows: the sandbox's own traceback, or one sentence; our frames would tell nothing."""
+        return list(self.shown) if self.shown else [f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
 
 
 def _named(name: str, message: str) -> ExecutionFailed:
@@ -32,18 +25,17 @@ def _named(name: str, message: str) -> ExecutionFailed:
     return error
 
 
-def failure_of(result: CodeExecutionResult) -> ExecutionFailed:
-    """Return the exception for a result that is not a success."""
-    ename = (result.error or {}).get("ename")
-    death = result.death
-    if death is not None:
-        name = "SandboxDied" if death.what == "sandbox" else "InterpreterDied"
-    elif result.status is ExecutionStatus.ERROR and isinstance(ename, str) and ename.isidentifier():
-        name = ename
+def failure_of(result: CodeExecutionResult, filtered: FilteredError | None = None) -> ExecutionFailed:
+    """Return the exception for a result that is not a success.
+
+    *filtered* is the cleaned exception of the sandbox's interpreter, where that raised one.
+    """
+    if filtered is not None:
+        name = filtered.ename if filtered.ename.isidentifier() else "ExecutionFailed"
+        error = _named(name, filtered.evalue)
+        error.shown = tuple(filtered.traceback)
     else:
-        name = NAMES[result.status]
-    message = result.message or str((result.error or {}).get("evalue") or result.status.value)
-    error = _named(name, message)
+        error = _named(failure_name(result), result.message or result.status.value)
     error.outcome = ExecutionOutcome(result)
     return error
 

@@ -48,7 +48,7 @@ class AgentlyMagics:
         if options.result is not None:
             self.shell.user_ns[options.result] = ExecutionOutcome(result)
         if result.status.value != "success":
-            raise failure_of(result)
+            raise failure_of(result, self.session.guest_error(result))
 
     def agently(self, line: str) -> None:
         """Look at the sandbox and what it was given: ``%agently help`` lists the commands."""

@@ -20,10 +20,11 @@ from agently_exec.work import Wanted, prepare, show_outputs
 from agently_kernel import __version__
 from agently_kernel.approvals import ApprovalBroker, Ask
 from agently_kernel.contract.errors import ConfigurationError
+from agently_kernel.contract.outputs import ErrorOutput, OutputEvent
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.handles import Handle
 from agently_kernel.iopub import Publisher
-from agently_kernel.outputs import OutputFilter, OutputPolicy
+from agently_kernel.outputs import FilteredError, OutputFilter, OutputPolicy
 from agently_kernel.panel_actions import PanelActions
 from agently_kernel.panel_link import PanelLink
 from agently_kernel.prompts import guest_prompt
@@ -125,6 +126,19 @@ class Session:
 
         return self._call(work)
 
+    def guest_error(self, result: CodeExecutionResult) -> FilteredError | None:
+        """Return the exception that the sandbox's interpreter ended with, cleaned; None when it was no such thing."""
+        error = result.error or {}
+        if result.death is not None or not error or "code" in error:
+            return None
+        lines = tuple(map(str, error.get("traceback") or ()))
+        return self.filter.error(str(error.get("ename", "")), str(error.get("evalue", "")), lines)
+
+    def _show(self, event: OutputEvent) -> None:
+        """Take output of a guest; its exception is shown by IPython, as that of the cell."""
+        if not isinstance(event, ErrorOutput):
+            self.screen(event)
+
     def command(self, options: LineOptions) -> Report:
         """Do what a ``%agently`` line asks for. Raises as :meth:`execute` does."""
 
@@ -159,7 +173,7 @@ class Session:
         if wanted.requirement is None and self.sandbox.interpreter_lost:
             self.screen.new_guest()
         result = await self.sandbox.run(
-            request, cell=cell, execution_id=f"execution-{secrets.token_hex(8)}", sink=self.screen,
+            request, cell=cell, execution_id=f"execution-{secrets.token_hex(8)}", sink=self._show,
             input_handler=self._guest_input if self._can_ask else None,
             timeout=wanted.timeout or self.settings.timeout, requirement=wanted.requirement, access=wanted.access,
         )

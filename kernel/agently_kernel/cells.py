@@ -32,9 +32,16 @@ _NAMES = {
 INTERRUPTED = "The cell was stopped before it ran in the sandbox."
 
 
-def death_name(result: CodeExecutionResult) -> str:
-    """Return the error name for a death: what ended, and nothing that looks like an exception of the cell's own."""
-    return "SandboxDied" if result.death is not None and result.death.what == "sandbox" else "InterpreterDied"
+def failure_name(result: CodeExecutionResult) -> str:
+    """Return the error name of a failure that the guest did not show itself.
+
+    For a death it says what ended; it is nothing that looks like an exception of the cell's own.
+    """
+    if result.death is not None:
+        return "SandboxDied" if result.death.what == "sandbox" else "InterpreterDied"
+    if result.status in (ExecutionStatus.TIMED_OUT, ExecutionStatus.CANCELLED):
+        return _NAMES[result.status]
+    return str((result.error or {}).get("ename") or _NAMES[result.status])
 
 
 class CellRunner:
@@ -149,8 +156,7 @@ class CellRunner:
             if result.status is ExecutionStatus.TIMED_OUT:
                 kernel.screen.note(cell, result.message)
         else:
-            name = death_name(result) if result.death is not None else str(error.get("ename") or _NAMES[result.status])
-            content = self.show_error(cell, name, result.message)
+            content = self.show_error(cell, failure_name(result), result.message)
         return {**reply, "status": "error", **content}
 
     def interrupted(self, cell: str) -> dict[str, Any]:
