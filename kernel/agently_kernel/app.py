@@ -37,6 +37,7 @@ IOPUB_HIGH_WATER = 10_000
 """Messages a slow reader may be behind before the socket drops some: 500 s of a stream at its highest rate."""
 LINGER = 1000
 """Milliseconds that a closed socket has for what was sent."""
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PORTS = ("shell", "iopub", "stdin", "hb", "control")
 _PLAIN = (
     "The kernel runs over TCP without encryption: code and outputs could be read on their way. Use the ipc transport, "
@@ -84,7 +85,7 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         self._find_connection_file()
         self._watch_parent()
         self.context = zmq.Context()
-        if self.curve_secretkey is None and self.transport == "tcp":
+        if self.curve_secretkey is None and self.transport == "tcp" and self.ip not in _LOOPBACK:
             self.log.warning(_PLAIN)
         shell, stdin, control = (self._open(zmq.ROUTER, name) for name in ("shell", "stdin", "control"))
         self._open_iopub()

@@ -186,8 +186,8 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
         return self.services.router.belong_to(_cell_of(parent))
 
     def reset_thread_parent(self, token: Any) -> None:
-        """Undo one ``set_thread_parent``."""
-        self.services.router.cell.reset(token)
+        """Undo one ``set_thread_parent``; a thread's output then follows whichever cell runs."""
+        self.services.router.follow_running(token)
 
     def set_parent(self, parent: Any) -> None:
         """As ``set_thread_parent``: other threads follow the cell that started them."""

@@ -57,6 +57,12 @@ class Router:
         """Let the calling context's output belong to *cell*; the token undoes it."""
         return self.cell.set(cell)
 
+    def follow_running(self, token: "contextvars.Token[str]") -> None:
+        """Undo ``belong_to``. A thread that does so follows the running cell from then on, not its starter's."""
+        self.cell.reset(token)
+        if _get_ident() != self._main:
+            setattr(_current_thread(), _OWNER, "")
+
     def install(self) -> None:
         """Replace sys.stdout and sys.stderr, follow threads to their starters, and flush before processes are
         started."""
