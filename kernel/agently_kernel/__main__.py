@@ -22,7 +22,7 @@ def main() -> None:
 
     from agently_kernel.deferred import defer
 
-    defer("IPython", "jupyter_client")  # needed for a few of their modules
+    defer("IPython", "ipykernel", "jupyter_client")  # needed for a few of their modules
     from agently_kernel.startup import load_while_starting, prepare, read_config
 
     loop = asyncio.new_event_loop()

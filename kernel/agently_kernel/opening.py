@@ -92,7 +92,7 @@ class Opener:
         ) -> ExecutionResourceProbe | Problem:
             return await self._probe(handle, provider, merged)
 
-        chain = SelectionChain(handle.requirement, self.registry.ids, self.registry.get, probe, self._authorise)
+        chain = SelectionChain(handle.requirement, self.registry.in_order, self.registry.get, probe, self._authorise)
         async for attempt in chain.attempts():
             resource = await self.spare(attempt) or await self.launch(handle, attempt.provider, attempt.requirement)
             if isinstance(resource, Problem):

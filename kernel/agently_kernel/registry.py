@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from agently_kernel.contract.errors import ConfigurationError, ExecutionResourceUnavailable
 from agently_kernel.contract.protocols import ExecutionResourceProvider
@@ -42,11 +42,22 @@ class ProviderRegistry:
             self._registered[name] = provider
 
     def ids(self) -> tuple[str, ...]:
-        """Return all known ids in the default order: registered objects, then our own, then other installed ones."""
+        """Return all known ids in the default order."""
+        return tuple(self.in_order())
+
+    def in_order(self) -> Iterator[str]:
+        """Yield all known ids in the default order: registered objects, then our own, then other installed ones.
+
+        What is installed is only looked for when the ones before it have been taken.
+        """
+        with self._guard:
+            registered, own = tuple(self._registered), self._own_entry_points()
+        yield from registered
+        ours = [name for name in DEFAULT_ORDER if name in own]
+        yield from ours
         with self._guard:
             installed = set(self._entry_points())
-            ours = [name for name in DEFAULT_ORDER if name in installed]
-            return (*self._registered, *ours, *sorted(installed.difference(ours)))
+        yield from sorted(installed.difference(ours))
 
     def get(self, provider_id: str) -> ExecutionResourceProvider | None:
         """Return the provider, or None for an unknown id.

@@ -268,17 +268,17 @@ class SelectionChain:
     """
 
     requirement: ExecutionResourceRequirement
-    known: Callable[[], tuple[str, ...]]
+    known: Callable[[], Iterable[str]]
     lookup: Lookup
     probe: ProbeProvider
     authorise: Authorise
     skipped: list[SkipReason] = field(default_factory=list)
     _later: list[Attempt] = field(default_factory=list)
 
-    def candidates(self) -> tuple[ProviderCandidate, ...]:
-        """Return the chain; installed packages are looked for only when nothing is named."""
+    def candidates(self) -> Iterable[ProviderCandidate]:
+        """Return the chain; installed packages are looked for only if nothing is named, as far as it is walked."""
         named = candidates_of(self.requirement, ())
-        return named or candidates_of(self.requirement, self.known())
+        return named or (ProviderCandidate(provider_id=name) for name in self.known())
 
     async def attempts(self) -> AsyncIterator[Attempt]:
         """Yield what may be opened, in order: full matches first under ``preferred``, then its eligible fallbacks."""

@@ -156,6 +156,25 @@ class SessionSandbox:
         except AgentlyKernelError as error:
             log.info("the sandbox could not be opened early: %s", error.code)
 
+    async def launched(self, seconds: float) -> None:
+        """Wait until the sandbox that :meth:`start` opens boots by itself (or could not be opened), at most *seconds*.
+
+        Until then its start needs this process, and whatever else it does holds that up.
+        """
+        if self._warm is None:
+            return
+        booting = asyncio.get_running_loop().create_future()
+
+        def tell(event: ExecutionResourceEvent) -> None:
+            if event.phase == "booting" and not booting.done():
+                booting.set_result(None)
+
+        remove = self.manager.add_hook(tell, ("execution_resource.progress",))
+        try:
+            await asyncio.wait((booting, self._warm), timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            remove()
+
     def requirement(self) -> ExecutionResourceRequirement:
         """Return what this session needs; the rest is filled in for each cell."""
         return ExecutionResourceRequirement(

@@ -84,10 +84,15 @@ def prepare(config: Mapping[str, Any], fault: str = "") -> Prepared:
     )
 
 
+LAUNCH_SECONDS = 1.0
+"""How long loading is put off at most for the launch, which takes a fraction of it."""
+
+
 async def load_while_starting(prepared: Prepared, module: str) -> None:
-    """Begin to open the sandbox, and import *module* on a thread meanwhile."""
+    """Begin to open the sandbox, and import *module* on a thread while it boots."""
     import importlib
 
     if not prepared.faults:
         prepared.sandbox.start()
+        await prepared.sandbox.launched(LAUNCH_SECONDS)
     await asyncio.get_running_loop().run_in_executor(None, importlib.import_module, module)

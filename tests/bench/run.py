@@ -47,14 +47,16 @@ class Kernel:
         self.folder = tempfile.mkdtemp(prefix="bench-")
         self.manager = KernelManager(kernel_name=name)
         started = time.perf_counter()
-        self.manager.start_kernel(cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        log = Path(self.folder, "kernel.log")
+        with log.open("w") as stream:
+            self.manager.start_kernel(cwd=self.folder, stdout=stream, stderr=stream)
         self.client: BlockingKernelClient = self.manager.blocking_client()
         self.client.start_channels()
         # A bare handshake instead of wait_for_ready, whose polling intervals would hide the differences measured here:
         # ask until the shell answers and the subscription to iopub carries.
         while not (self._answered() and self._subscribed()):
             if time.perf_counter() - started > 60:
-                raise TimeoutError(f"kernel {name} does not answer")
+                raise TimeoutError(f"kernel {name} does not answer; it said: {log.read_text()[-2000:]}")
         self.execute("0")
         self.start_seconds = time.perf_counter() - started
 

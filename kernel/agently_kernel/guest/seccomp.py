@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import hashlib
+import importlib
 import os
 import struct
 from typing import Dict, List, Optional, Tuple, Union
@@ -180,7 +180,12 @@ def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True) -> byt
 
 def digest(program: bytes) -> str:
     """Return the hex sha256 under which a filter is reported."""
-    return hashlib.sha256(program).hexdigest()
+    for name in ("_sha2", "_sha256", "hashlib"):  # the last would load OpenSSL into init, for this one sum
+        try:
+            return str(importlib.import_module(name).sha256(program).hexdigest())
+        except ImportError:
+            continue
+    return ""
 
 
 class _Program(ctypes.Structure):

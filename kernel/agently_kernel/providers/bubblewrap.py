@@ -21,6 +21,7 @@ from pydantic import Field, ValidationError, field_validator
 from agently_kernel.contract.base import Frozen, thaw
 from agently_kernel.contract.errors import ConfigurationError, GrantError, SandboxError, SandboxLaunchError
 from agently_kernel.contract.isolation import CodeExecutionProviderCapability, ResourceLimits, SafetyClass
+from agently_kernel.contract.protocols import ProviderHost
 from agently_kernel.contract.resource import (
     KIND_CODE_EXECUTION,
     ExecutionResourcePolicy,
@@ -165,6 +166,11 @@ class BubblewrapExecutionResourceProvider:
         self._probes: MutableMapping[str, tuple[float, ExecutionResourceProbe]] = {}
         self._binaries: dict[tuple[object, ...], BwrapBinary] = {}
         self._cleaned = False
+        self._host: ProviderHost | None = None
+
+    def bind_host(self, host: ProviderHost) -> None:
+        """Take the manager, which is told how far a start has come."""
+        self._host = host
 
     # -- probe
 
@@ -316,12 +322,16 @@ class BubblewrapExecutionResourceProvider:
             return await SandboxResource.open(
                 sandbox, safety_class=SafetyClass.ISOLATED, python=plan.interpreter.executable, grant=grant,
                 boot=self._boot(plan, policy.limits), tools=tools, max_output_bytes=policy.max_output_bytes,
-                start_interpreter=requirement.resident,
+                start_interpreter=requirement.resident, on_booting=lambda: self._booting(requirement),
             )
         except SandboxError as error:
             self._probes.clear()  # something changed since it was seen to work
             explained = self._explained(error, plan)
             raise explained from error
+
+    def _booting(self, requirement: ExecutionResourceRequirement) -> None:
+        if self._host is not None:
+            self._host.progress(requirement, "booting")
 
     def _sandbox(
         self, plan: _Plan, source: Path, limits: ResourceLimits, grant: TaskWorkspaceAccessGrant | None = None

@@ -67,11 +67,13 @@ async def boot_guest(
     handler: FrameHandler,
     on_end: Callable[[SessionEnd], None],
     on_session: Callable[[GuestSession], None],
+    on_booting: Callable[[], None],
     on_up: Callable[[], Awaitable[None]],
 ) -> SandboxFacts:
     """Bring the guest of *sandbox* up within the plan's deadline and return the facts of the sandbox.
 
-    *on_session* gets the session before it starts; *on_up* runs as soon as the guest can take messages, before the
+    *on_session* gets the session before it starts; *on_booting* is called when all has been sent that the guest needs
+    to boot, which then takes its time without us; *on_up* runs as soon as the guest can take messages, before the
     observation from outside. Raises SandboxLaunchError; the caller then closes session and sandbox.
     """
     started = time.monotonic()
@@ -85,7 +87,7 @@ async def boot_guest(
         sessions.append(session)
         on_session(session)
         session.start()
-        hello, inside = await _greet(session, greeting, config, plan)
+        hello, inside = await _greet(session, greeting, config, plan, on_booting)
         await on_up()
         outside = await sandbox.observe()
         toolchains = await check_tools(session, plan.tools, TOOLS_DEADLINE) if plan.tools else {}
@@ -117,7 +119,7 @@ async def boot_guest(
 
 
 async def _greet(
-    session: GuestSession, greeting: _Greeting, config: BootConfig, plan: BootPlan
+    session: GuestSession, greeting: _Greeting, config: BootConfig, plan: BootPlan, on_booting: Callable[[], None]
 ) -> tuple[dict[str, Any], tuple[Evidence, ...]]:
     """Send the boot message with a challenge; return ``hello`` and the evidence of the inside attempts."""
     roots = [*dict.fromkeys(plan.write_roots), "/tmp", "/dev/shm"]  # noqa: S108 - paths inside the sandbox
@@ -125,6 +127,7 @@ async def _greet(
         config.nonce, write_roots=roots, local=plan.local, own_kernel=plan.own_kernel
     ) as challenge:
         await session.send(config.header(challenge.keys))
+        on_booting()
         hello = await _unless_ended(session, greeting.hello)
         if hello["nonce"] != config.nonce or hello["protocol"] != wire.PROTOCOL:
             raise wire.WireError("the guest's greeting does not fit this host")

@@ -73,6 +73,7 @@ class SandboxResource:
         start_deadline: float = 60.0,
         deadline: float = 20.0,
         deliver: Delivery | None = None,
+        on_booting: Callable[[], None] = lambda: None,
     ) -> SandboxResource:
         """Spawn the guest in *sandbox*, boot and observe it, and return the resource, which then owns the sandbox.
 
@@ -83,7 +84,7 @@ class SandboxResource:
         machine. *own_kernel*: True when the sandbox has a kernel of its own. *start_interpreter*: start the resident
         interpreter at once (do not wait for it). Seconds: *interrupt_grace* from a Stop to the kill, *start_deadline*
         for an interpreter, *deadline* for all done here. *deliver* brings a bundle's files into a sandbox that does
-        not share the source root with the host.
+        not share the source root with the host. *on_booting* is called when the guest has got all it needs to boot.
 
         Raises SandboxLaunchError (details: ``remedy``, ``diagnostics``). The sandbox is closed whenever this raises.
         """
@@ -108,7 +109,8 @@ class SandboxResource:
 
         try:
             resource.facts = await boot_guest(
-                sandbox, config, plan, handler=resource._on_frame, on_end=resource._on_end, on_session=adopt, on_up=up
+                sandbox, config, plan, handler=resource._on_frame, on_end=resource._on_end, on_session=adopt,
+                on_booting=on_booting, on_up=up,
             )
         except BaseException:
             await complete_despite_cancel(resource._end())
