@@ -17,8 +17,11 @@ class History:
         self._entries.append((line, source.rstrip("\n")))
 
     def select(self, query: Dict[str, Any], outputs: Mapping[int, Any]) -> List[Any]:
-        """Answer a history_request (tail, range or search) with [session, line, source or [source, output]]."""
-        chosen = self._entries
+        """Answer a history_request (tail, range or search) with [session, line, source or [source, output]].
+
+        With ``before`` in the query the newest cell, which asks, is left out.
+        """
+        chosen = self._entries[:-1] if query.get("before") else self._entries
         kind, most = query.get("hist_access_type"), query.get("n")
         if kind == "range":
             first, last = query.get("start") or 1, query.get("stop")

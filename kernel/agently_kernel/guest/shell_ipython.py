@@ -221,6 +221,9 @@ class IPythonEngine(Engine):
         shell.kernel.comm_manager = self.comms.manager
         register(shell)
         self._history = History()
+        manager = shell.history_manager  # for %history -l and -g, %rerun and %recall
+        manager.get_tail = self._tail
+        manager.search = self._search
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -317,6 +320,19 @@ class IPythonEngine(Engine):
     def history(self, query: Dict[str, Any]) -> Dict[str, Any]:
         outputs = self.shell.history_manager.output_hist_reprs
         return {"status": "ok", "history": self._history.select(query, outputs)}
+
+    def _tail(self, n: Any = 10, raw: bool = True, output: bool = False, include_latest: bool = False) -> List[Any]:
+        query = {"hist_access_type": "tail", "n": n, "output": output, "before": not include_latest}
+        return self._history.select(query, self.shell.history_manager.output_hist_reprs)
+
+    def _search(
+        self, pattern: str = "*", raw: bool = True, search_raw: bool = True, output: bool = False, n: Any = None,
+        unique: bool = False,
+    ) -> List[Any]:
+        query = {
+            "hist_access_type": "search", "pattern": pattern, "n": n, "output": output, "unique": unique, "before": True,
+        }
+        return self._history.select(query, self.shell.history_manager.output_hist_reprs)
 
     def comm(self, header: Dict[str, Any], payload: bytes) -> None:
         self.comms.receive(header, payload)
