@@ -34,7 +34,8 @@ def show(cell: nbformat.NotebookNode) -> None:
 def main(path: Path) -> int:
     """Execute the notebook at *path*; return the exit status."""
     notebook = nbformat.read(path, as_version=4)
-    client = NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(path.parent)}})
+    where = {"metadata": {"path": str(path.parent)}}
+    client = NotebookClient(notebook, timeout=120, coalesce_streams=True, resources=where)
     failed = ""
     try:
         client.execute()

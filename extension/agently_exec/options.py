@@ -108,7 +108,7 @@ def _exec_parser() -> _Parser:
     parser.add_argument("--input", **many, help="a file or folder that the program may read, under its own name")  # type: ignore[arg-type]
     parser.add_argument(
         "--file", action="extend", nargs="+", default=[], metavar="NAME=PATH",
-        help="a file (or folder) that becomes part of the program",
+        help="a file that becomes part of the program, or a folder whose files do",
     )
     parser.add_argument("--entry", metavar="NAME", help="the file to start with; the cell itself when it has no file")
     parser.add_argument("--isolation", choices=ISOLATION, help="what must be observed to hold (default: configured)")

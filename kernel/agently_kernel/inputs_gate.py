@@ -145,12 +145,13 @@ class InputGate:
     async def read_files(self, text: str, *, name: str = "", cell: str = "") -> tuple[CodeExecutionFile, ...]:
         """Return a file, or all files of a folder, as parts of a program, after asking where that is due.
 
+        Without *name* a file keeps its last part as its name, and a folder's files lie at the root of the program.
         Hidden entries of a folder are left out. Raises ApprovalDenied, WorkspaceError, ConfigurationError.
         """
         path = self.locate(text)
-        base = self.name_of(path, name)
-        await self._ask(path, asked_by_code=False, cell=cell, why="It becomes a part of the program.", name=base)
-        return await asyncio.to_thread(_program_files, path, base)
+        why = "It becomes a part of the program."
+        await self._ask(path, asked_by_code=False, cell=cell, why=why, name=name or path.name)
+        return await asyncio.to_thread(_program_files, path, name)
 
     async def read_bytes(self, text: str, *, why: str, cell: str = "") -> bytes:
         """Return the bytes of one file (at most 16 MiB), after asking where that is due. Raises as *read_files*."""
@@ -229,7 +230,7 @@ def _read(path: Path) -> bytes:
 
 def _program_files(path: Path, base: str) -> tuple[CodeExecutionFile, ...]:
     if not path.is_dir():
-        return (_program_file(path, base),)
+        return (_program_file(path, base or path.name),)
     found = []
     for place in sorted(path.rglob("*")):
         relative = place.relative_to(path)
@@ -237,7 +238,7 @@ def _program_files(path: Path, base: str) -> tuple[CodeExecutionFile, ...]:
             continue
         if place.is_symlink() or is_secret_name(place.name):
             raise WorkspaceError(f"{place} is a link or looks like a secret; name the files of the program one by one")
-        found.append(_program_file(place, f"{base}/{relative.as_posix()}"))
+        found.append(_program_file(place, f"{base}/{relative.as_posix()}" if base else relative.as_posix()))
         if len(found) > MAX_BUNDLE_FILES:
             raise WorkspaceError(f"{path} has more than {MAX_BUNDLE_FILES} files, too many for one program")
     return tuple(found)

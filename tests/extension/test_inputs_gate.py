@@ -187,7 +187,9 @@ async def test_a_folder_becomes_parts_of_a_program(gate: InputGate, person: Pers
     (gate.folder / "src" / "inner" / "b.py").write_text("b")
     (gate.folder / "src" / ".hidden").write_text("h")
     files = await gate.read_files("src")
-    assert [(file.path, file.content) for file in files] == [("src/inner/b.py", b"b"), ("src/main.py", b"a")]
+    assert [(file.path, file.content) for file in files] == [("inner/b.py", b"b"), ("main.py", b"a")]
+    assert [file.path for file in await gate.read_files("src", name="lib")] == ["lib/inner/b.py", "lib/main.py"]
+    assert [file.path for file in await gate.read_files("src/main.py")] == ["main.py"]
     assert person.asked == []
     (gate.folder / "src" / "key.pem").write_text("k")
     with pytest.raises(WorkspaceError, match="looks like a secret"):

@@ -3,6 +3,8 @@
 The kernel recognises them by a cell's first line before anything is sent here; what arrives here stood elsewhere.
 """
 
+import sys
+import types
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -14,11 +16,15 @@ def agently_exec(line: str, cell: str = "") -> None:
 
 
 def agently(line: str) -> None:
-    """Look at the sandbox: ``%agently status``, ``outputs``, ``restart``, ``allow KIND``."""
+    """Look at the sandbox and give it files: ``%agently help`` lists the commands."""
     raise UsageError("%agently is answered by the kernel and must be the only line of its cell.")
 
 
 def register(shell: Any) -> None:
-    """Make the names known to *shell*."""
+    """Make the names known to *shell*, and let ``%load_ext agently_exec`` do nothing: it is built in here."""
+    extension = types.ModuleType("agently_exec", "Built in to this kernel, which answers its magics outside.")
+    extension.__dict__["load_ipython_extension"] = lambda _: None
+    extension.__dict__["unload_ipython_extension"] = lambda _: None
+    sys.modules.setdefault("agently_exec", extension)
     shell.register_magic_function(agently_exec, "cell")
     shell.register_magic_function(agently, "line")

@@ -1,0 +1,5 @@
+#include <iostream>
+
+#include "greeting.h"
+
+int main() { std::cout << greeting("sandbox") << "\n"; }
