@@ -11,7 +11,7 @@ from kernel_session import KernelSession, Run
 
 PNG = base64.b64encode(b"\x89PNG\r\n\x1a\n").decode()
 
-# (what it is about, code, expected: stdout, stdout_re, stderr_re, result, kinds, mimes of the first display, error name)
+# (what it is about, code, what must be seen; see `check`)
 TABLE: list[tuple[str, str, dict[str, Any]]] = [
     # displays
     (
@@ -28,7 +28,8 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     (
         "a bundle with metadata",
         "class B:\n    def _repr_mimebundle_(self, include=None, exclude=None):\n"
-        "        return {'application/json': {'a': [1]}, 'text/plain': 'b'}, {'application/json': {'expanded': True}}\nB()",
+        "        return {'application/json': {'a': [1]}, 'text/plain': 'b'}, {'application/json': "
+        "{'expanded': True}}\nB()",
         {"result_data": {"application/json": {"a": [1]}, "text/plain": "b"}},
     ),
     ("_ipython_display_", "class D:\n    def _ipython_display_(self): print('own way')\nD()", {"stdout": "own way\n"}),
@@ -133,7 +134,8 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("%who", "only_name = 1\n%who int", {"stdout_re": "only_name"}),
     (
         "%cd and %pwd",
-        "import os\nos.makedirs('deep', exist_ok=True)\n%cd -q deep\nhere = os.getcwd()\n%cd -q ..\nhere.endswith('/deep')",
+        "import os\nos.makedirs('deep', exist_ok=True)\n%cd -q deep\nhere = os.getcwd()\n%cd -q ..\n"
+        "here.endswith('/deep')",
         {"result": "True"},
     ),
     ("%env", "%env FIDELITY=1", {"stdout": "env: FIDELITY=1\n"}),
@@ -281,7 +283,8 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("%rerun", "%rerun", {"stdout_re": r"=== Executing: ===\n%history -g 7 \* 6\n=== Output: ===\n"}),
     (
         "doctest of a cell",
-        "def add(a, b):\n    '''>>> add(1, 2)\n    3'''\n    return a + b\nimport doctest\ndoctest.testmod().attempted > 0",
+        "def add(a, b):\n    '''>>> add(1, 2)\n    3'''\n    return a + b\nimport doctest\n"
+        "doctest.testmod().attempted > 0",
         {"result": "True"},
     ),
     (
@@ -312,7 +315,8 @@ TABLE: list[tuple[str, str, dict[str, Any]]] = [
     ("an interrupt by hand", "raise KeyboardInterrupt", {"error": "KeyboardInterrupt"}),
     (
         "signals",
-        "import signal\nsignal.signal(signal.SIGALRM, lambda *a: print('rang'))\nsignal.setitimer(signal.ITIMER_REAL, 0.05)\n"
+        "import signal\nsignal.signal(signal.SIGALRM, lambda *a: print('rang'))\n"
+        "signal.setitimer(signal.ITIMER_REAL, 0.05)\n"
         "import time\ntime.sleep(0.2)",
         {"stdout": "rang\n"},
     ),

@@ -22,13 +22,22 @@ def test_a_display_is_updated_from_a_later_cell_a_thread_and_a_task(kernel: Kern
     kernel.run("from IPython.display import display, update_display, HTML\nbox = display('v0', display_id='box-1')")
     later = kernel.run(
         "import threading, asyncio\nbox.update('v1'); box.display('again')\n"
-        "t = threading.Thread(target=lambda: update_display(HTML('<b>v2</b>'), display_id='box-1')); t.start(); t.join()\n"
+        "t = threading.Thread(target=lambda: update_display(HTML('<b>v2</b>'), display_id='box-1')); "
+        "t.start(); t.join()\n"
         "async def task(): box.update('v3')\nawait asyncio.create_task(task())"
     )
-    shown = [(m["msg_type"], m["content"]["data"], m["content"]["transient"]["display_id"]) for m in later.messages
-             if m["msg_type"].endswith("display_data")]
+    shown = [
+        (m["msg_type"], m["content"]["data"], m["content"]["transient"]["display_id"])
+        for m in later.messages
+        if m["msg_type"].endswith("display_data")
+    ]
     assert [kind for kind, _, _ in shown] == ["update_display_data", "display_data", *["update_display_data"] * 2]
-    assert [data["text/plain"] for _, data, _ in shown] == ["'v1'", "'again'", "<IPython.core.display.HTML object>", "'v3'"]
+    assert [data["text/plain"] for _, data, _ in shown] == [
+        "'v1'",
+        "'again'",
+        "<IPython.core.display.HTML object>",
+        "'v3'",
+    ]
     assert {identity for _, _, identity in shown} == {"box-1"}
 
 
@@ -48,8 +57,10 @@ def test_an_animation_of_updates_keeps_its_last_picture(kernel: KernelSession) -
 
 
 def test_ids_of_the_kernels_own_displays_cannot_be_used(kernel: KernelSession) -> None:
-    run = kernel.run("display('x', display_id='agently:facts')\nfrom IPython.display import update_display\n"
-                     "update_display('forged', display_id='agently:facts')")
+    run = kernel.run(
+        "display('x', display_id='agently:facts')\nfrom IPython.display import update_display\n"
+        "update_display('forged', display_id='agently:facts')"
+    )
     assert [m["content"].get("transient") for m in run.of("display_data")] == [None]
     assert run.of("update_display_data") == []
 
@@ -80,8 +91,11 @@ def test_what_c_prints_right_after_a_display_comes_after_it(kernel: KernelSessio
         "for i in range(20):\n    display(i); os.write(1, b'raw %d\\n' % i)\n"
         "clear_output(); os.write(1, b'after clear\\n');"
     )
-    order = [m["content"].get("text") or m["content"].get("data", {}).get("text/plain") for m in run.messages
-             if m["msg_type"] in ("stream", "display_data")]
+    order = [
+        m["content"].get("text") or m["content"].get("data", {}).get("text/plain")
+        for m in run.messages
+        if m["msg_type"] in ("stream", "display_data")
+    ]
     assert order == [text for i in range(20) for text in (str(i), f"raw {i}\n")] + ["after clear\n"]
     assert run.kinds[-2:] == ["clear_output", "stream"]
 
@@ -95,9 +109,15 @@ def test_a_flood_of_carriage_returns_becomes_few_messages(kernel: KernelSession)
 
 
 def test_two_streams_keep_the_order_in_which_they_were_written(kernel: KernelSession) -> None:
-    run = kernel.run("import sys\nprint('o1'); print('e1', file=sys.stderr); print('o2'); display(1); print('e2', file=sys.stderr)")
+    run = kernel.run(
+        "import sys\nprint('o1'); print('e1', file=sys.stderr); print('o2'); display(1); print('e2', file=sys.stderr)"
+    )
     assert [m["content"].get("text", "shown") for m in run.messages if m["msg_type"] in ("stream", "display_data")] == [
-        "o1\n", "e1\n", "o2\n", "shown", "e2\n"
+        "o1\n",
+        "e1\n",
+        "o2\n",
+        "shown",
+        "e2\n",
     ]
 
 
@@ -120,12 +140,18 @@ def test_output_follows_the_cell_of_the_thread_task_callback_and_logger(kernel: 
         "t = threading.Thread(target=late); t.start()\nj = asyncio.create_task(task())\n"
         "asyncio.get_running_loop().call_later(0.3, print, 'callback')\n"
         "threading.Timer(0.3, print, ('timer',)).start()\n"
-        "q = queue.Queue()\nlistener = logging.handlers.QueueListener(q, logging.StreamHandler(sys.stdout)); listener.start()\n"
-        "logger = logging.getLogger('queued'); logger.addHandler(logging.handlers.QueueHandler(q)); logger.propagate = False"
+        "q = queue.Queue()\nlistener = logging.handlers.QueueListener(q, logging.StreamHandler(sys.stdout)); "
+        "listener.start()\n"
+        "logger = logging.getLogger('queued'); logger.addHandler(logging.handlers.QueueHandler(q)); "
+        "logger.propagate = False"
     )
-    second = kernel.run("t.join(); await j; await asyncio.sleep(0.1); logger.error('logged'); listener.stop(); print('second')")
+    second = kernel.run(
+        "t.join(); await j; await asyncio.sleep(0.1); logger.error('logged'); listener.stop(); print('second')"
+    )
     kernel.settle(0.5, lambda: "logged" in first.text())
-    assert sorted(first.text().split("\n")) == sorted(["", "thread", "its thread", "task", "callback", "timer", "logged"])
+    assert sorted(first.text().split("\n")) == sorted(
+        ["", "thread", "its thread", "task", "callback", "timer", "logged"]
+    )
     assert [m["content"]["data"] for m in first.of("display_data")] == [{"text/plain": "'thread shows'"}]
     assert second.text() == "second\n"
 
@@ -174,7 +200,8 @@ def test_output_goes_on_while_a_question_waits(kernel: KernelSession) -> None:
     run = kernel.send(
         "import threading, time\n"
         "threading.Thread(target=lambda: [time.sleep(0.2), print('meanwhile'), h.update('changed')]).start()\n"
-        "h = display('start', display_id=True)\nanswer = input('? ')", allow_stdin=True,
+        "h = display('start', display_id=True)\nanswer = input('? ')",
+        allow_stdin=True,
     )
     kernel.settle(10, lambda: "meanwhile" in run.text() and bool(run.of("update_display_data")))
     assert run.prompts == [("? ", False)]
@@ -220,9 +247,14 @@ def test_the_next_input_waits_for_approval_and_then_never_replaces(start: Callab
 @pytest.mark.parametrize(
     "code",
     [
-        "import time\ntime.sleep(60)", "while True: pass", "import asyncio\nawait asyncio.sleep(60)",
-        "import asyncio\nasyncio.run(asyncio.sleep(60))", "import subprocess\nsubprocess.run(['sleep', '60'])", "!sleep 60",
-        "import threading\nthreading.Event().wait(60)", "import asyncio\nawait asyncio.gather(*(asyncio.sleep(60) for _ in range(3)))",
+        "import time\ntime.sleep(60)",
+        "while True: pass",
+        "import asyncio\nawait asyncio.sleep(60)",
+        "import asyncio\nasyncio.run(asyncio.sleep(60))",
+        "import subprocess\nsubprocess.run(['sleep', '60'])",
+        "!sleep 60",
+        "import threading\nthreading.Event().wait(60)",
+        "import asyncio\nawait asyncio.gather(*(asyncio.sleep(60) for _ in range(3)))",
     ],
 )
 def test_stop(kernel: KernelSession, code: str) -> None:
