@@ -367,6 +367,6 @@ def test_notebook_clients_that_drive_a_loop_of_their_own_work(tmp_path: Path) ->
         nbformat.v4.new_code_cell("%%agently_exec\nprint('from nbclient')"),
     ]
     where = {"metadata": {"path": str(tmp_path)}}
-    client = NotebookClient(notebook, kernel_name="python3", resources=where, timeout=60)
+    client = NotebookClient(notebook, kernel_name="python3", resources=where, timeout=60, coalesce_streams=True)
     asyncio.run(client.async_execute())
     assert [output.text for output in notebook.cells[1].outputs if output.name == "stdout"] == ["from nbclient\n"]
