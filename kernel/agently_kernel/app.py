@@ -78,6 +78,7 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
             self.prepared = prepare(*read_config(sys.argv[1:] if argv is None else argv))
         self.update_config(Config(self.prepared.config))
         self.update_config(self.cli_config)  # the command line wins
+        self.log.setLevel(self.log_level)  # else every message is made, to be dropped by the handler
         self._owns_file = False
         self._sockets: list[zmq.Socket[bytes]] = []
         self._iopub: LoopSocket | None = None

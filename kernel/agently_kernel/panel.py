@@ -22,6 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.contract.workspace import CollectedOutput
+from agently_kernel.panel_link import without_status
 from agently_kernel.panel_schema import (
     ANNOUNCE_TARGET,
     EVENT_TYPE,
@@ -396,10 +397,9 @@ def install(kernel: Any, handle: Callable[[Mapping[str, Any]], Awaitable[dict[st
     """Answer panel requests on the control channel of an ipykernel kernel; return a function that takes that back.
 
     The control channel handles one message at a time, so the answer is worked out in a task of its own: an interrupt
-    never waits behind a doctor's report. No busy and idle are published around these requests, because front ends
-    would show a kernel as idle while its cell runs.
+    never waits behind a doctor's report. No busy and idle are published around these requests.
     """
-    publish_status = kernel._publish_status
+    speak_again = without_status(kernel)
     tasks: set[asyncio.Task[None]] = set()
 
     async def reply(stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:
@@ -411,17 +411,11 @@ def install(kernel: Any, handle: Callable[[Mapping[str, Any]], Awaitable[dict[st
         tasks.add(task)
         task.add_done_callback(tasks.discard)
 
-    def status(state: str, channel: str, parent: Any = None) -> None:
-        asked = parent or kernel.get_parent(channel) or {}
-        if asked.get("header", {}).get("msg_type") != REQUEST_TYPE:
-            publish_status(state, channel, parent)
-
     kernel.control_handlers[REQUEST_TYPE] = handler
-    kernel._publish_status = status
 
     def remove() -> None:
         kernel.control_handlers.pop(REQUEST_TYPE, None)
-        kernel._publish_status = publish_status
+        speak_again()
         for task in tuple(tasks):
             task.get_loop().call_soon_threadsafe(task.cancel)
 

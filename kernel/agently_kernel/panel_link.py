@@ -1,7 +1,8 @@
 """The kernel's link to its panels: what happens is told to a record, and the service answers what panels ask.
 
-The panel's modules cost time to load, which no cell should wait for. They are loaded on a thread a moment after the
-start, or when a panel asks; what happened until then is kept as a bounded list of calls and played into the record.
+The panel's modules cost time and memory, and many kernels never meet a panel. They are loaded, on a thread, when one
+asks; what happened until then is kept as a bounded list of calls and played into the record, which is made in any case
+before that list is full.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
     from agently_kernel.panel_state import PanelState
 
 REQUEST_TYPE = "agently_panel_request"
-LOAD_AFTER = 2.0
-"""Seconds after the start at which the panel's modules are loaded."""
 MAX_CALLS = 1000
+LOAD_AT = MAX_CALLS // 2
+"""Calls that are kept before the record is made without a panel."""
 MAX_TEXT = 256 * 1024
 
 
@@ -36,6 +37,29 @@ class KernelChannels(Protocol):
     """What of an ipykernel kernel is used here."""
 
     control_handlers: dict[str, Callable[..., Awaitable[None]]]
+    _publish_status: Callable[..., None]
+
+    def get_parent(self, channel: str) -> Mapping[str, Any]:
+        """Return the request that is being answered on *channel*."""
+
+
+def without_status(kernel: KernelChannels) -> Callable[[], None]:
+    """Publish no busy and idle around panel requests; return a function that takes that back.
+
+    Front ends would show a kernel as idle while its cell runs.
+    """
+    publish_status = kernel._publish_status
+
+    def status(state: str, channel: str, parent: Any = None) -> None:
+        asked = parent or kernel.get_parent(channel) or {}
+        if asked.get("header", {}).get("msg_type") != REQUEST_TYPE:
+            publish_status(state, channel, parent)
+
+    def remove() -> None:
+        kernel._publish_status = publish_status
+
+    kernel._publish_status = status
+    return remove
 
 
 class PanelLink:
@@ -58,14 +82,14 @@ class PanelLink:
         self._state: PanelState | None = None
         self._service: PanelService | None = None
         self._remove: Callable[[], None] | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._speak_again = without_status(kernel)
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._closed = False
         kernel.control_handlers[REQUEST_TYPE] = self._first_request
 
     def start(self) -> None:
-        """Load the panel's modules in a moment, beside whatever runs then."""
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(LOAD_AFTER, lambda: loop.run_in_executor(None, self._load))
+        """Take this loop for what is to be done beside whatever runs. Call once, on it."""
+        self._loop = asyncio.get_running_loop()
 
     @property
     def attached(self) -> bool:
@@ -78,10 +102,9 @@ class PanelLink:
         with self._guard:
             self._closed = True
             self._calls.clear()
-            if self._timer is not None:
-                self._timer.cancel()
             if self._remove is not None:
                 self._remove()
+            self._speak_again()
             if self._service is not None:
                 self._service.close()
 
@@ -142,6 +165,8 @@ class PanelLink:
                 return
             if self._state is None:
                 self._calls.append((method, args, fields))
+                if len(self._calls) == LOAD_AT and self._loop is not None:
+                    self._loop.call_soon_threadsafe(self._loop.run_in_executor, None, self._load)
                 return
         getattr(self._state, method)(*args, **fields)
 
