@@ -24,6 +24,7 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
         "kernel's growth over it",
         "completion",
         "idle session beyond stock",
+        "the same, shared pages once",
         "one-shot fresh sandbox",
         "one-shots back to back",
     }
