@@ -18,6 +18,7 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 import { paintBadges } from './badges';
+import { FrameHeights } from './frames';
 import { Notices } from './notices';
 import { DEFAULT_OPTIONS, SandboxSessions } from './sessions';
 import { ShieldWidget } from './status';
@@ -42,6 +43,16 @@ const sessions: JupyterFrontEndPlugin<ISandboxSessions> = {
   requires: [INotebookTracker],
   activate: (_: JupyterFrontEnd, tracker: INotebookTracker) =>
     new SandboxSessions(tracker)
+};
+
+const frames: JupyterFrontEndPlugin<void> = {
+  id: 'agently-kernel-panel:frames',
+  description: 'Gives the frames of active output the height that they report.',
+  autoStart: true,
+  activate: () => {
+    const heights = new FrameHeights();
+    window.addEventListener('message', event => heights.take(event));
+  }
 };
 
 const panel: JupyterFrontEndPlugin<void> = {
@@ -296,4 +307,4 @@ const toolbar: JupyterFrontEndPlugin<void> = {
 };
 
 export { ISandboxSessions } from './tokens';
-export default [sessions, panel, status, toolbar];
+export default [sessions, frames, panel, status, toolbar];

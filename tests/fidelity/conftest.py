@@ -11,7 +11,7 @@ import pytest
 
 sys.path.append(str(Path(__file__).parents[1] / "kernel"))
 
-from kernel_session import KernelSession  # noqa: E402
+from kernel_session import KernelSession
 
 
 @pytest.fixture(scope="session")
