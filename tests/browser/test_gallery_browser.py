@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
 
-from conftest import REPO
 from playwright.sync_api import expect
+
+GALLERY = Path(__file__).parents[2] / "notebooks" / "gallery.ipynb"
 
 
 def test_the_gallery_shows_and_answers(desk):
-    shutil.copy(REPO / "notebooks" / "gallery.ipynb", desk.lab.folder / "gallery.ipynb")
+    shutil.copy(GALLERY, desk.lab.folder / "gallery.ipynb")
     desk.page.set_viewport_size({"width": 1280, "height": 9000})  # high enough to have every cell drawn
     title = desk.page.title
     desk.open("gallery.ipynb", panel=False)
