@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 import sys
 
@@ -13,12 +12,18 @@ SETTLED = 3.0
 def main() -> None:
     """Run the kernel until it is shut down.
 
-    The sandbox is started first, and the kernel's own modules are loaded while it boots. Collecting garbage and waiting
-    long for the interpreter's lock would only cost time during that.
+    The sockets are bound first, then the sandbox is started, and the kernel's own modules are loaded while it boots.
+    Collecting garbage and waiting long for the interpreter's lock would only cost time during that.
     """
     gc.disable()
     interval = sys.getswitchinterval()
     sys.setswitchinterval(0.0005)
+
+    from agently_kernel.early_sockets import bind_early
+
+    early = bind_early(sys.argv[1:])
+
+    import asyncio
 
     from agently_kernel.deferred import defer
 
@@ -38,7 +43,7 @@ def main() -> None:
         gc.enable()
 
     loop.call_later(SETTLED, settle)
-    run(prepared)
+    run(prepared, early)
 
 
 if __name__ == "__main__":

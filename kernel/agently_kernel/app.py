@@ -29,14 +29,11 @@ from traitlets.utils import filefind
 from zmq.eventloop.zmqstream import ZMQStream
 
 from agently_kernel import __version__
+from agently_kernel.early_sockets import KINDS, Connection, EarlySockets, open_socket
 from agently_kernel.iopub_socket import LoopSocket
 from agently_kernel.kernel import AgentlyKernel
 from agently_kernel.startup import Prepared, prepare, read_config
 
-IOPUB_HIGH_WATER = 10_000
-"""Messages a slow reader may be behind before the socket drops some: 500 s of a stream at its highest rate."""
-LINGER = 1000
-"""Milliseconds that a closed socket has for what was sent."""
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PORTS = ("shell", "iopub", "stdin", "hb", "control")
 _PLAIN = (
@@ -65,6 +62,7 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         **session_flags,
     }
     prepared = Instance(Prepared, allow_none=True)
+    early = Instance(EarlySockets, allow_none=True)
     context = Instance(zmq.Context, allow_none=True)
     heartbeat = Instance(Heartbeat, allow_none=True)
     control_thread = Instance(ControlThread, allow_none=True)
@@ -80,20 +78,18 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         self.update_config(self.cli_config)  # the command line wins
         self.log.setLevel(self.log_level)  # else every message is made, to be dropped by the handler
         self._owns_file = False
-        self._sockets: list[zmq.Socket[bytes]] = []
+        self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._iopub: LoopSocket | None = None
         self._open_streams()
         self._find_connection_file()
         self._watch_parent()
-        self.context = zmq.Context()
         if self.curve_secretkey is None and self.transport == "tcp" and self.ip not in _LOOPBACK:
             self.log.warning(_PLAIN)
-        shell, stdin, control = (self._open(zmq.ROUTER, name) for name in ("shell", "stdin", "control"))
-        self._open_iopub()
+        self._open_sockets()
         self._start_heartbeat()
         self._write_connection_file()
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # Stop comes as a message
-        self._make_kernel(shell, stdin, control)
+        self._make_kernel()
 
     def start(self) -> None:
         """Serve until the kernel is shut down."""
@@ -110,7 +106,7 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
             self.control_thread.join()
         if self._iopub is not None:
             self._iopub.close()
-        for socket in self._sockets:
+        for socket in self._sockets.values():
             socket.close()
         if self.context is not None:
             self.context.term()
@@ -164,20 +160,22 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
 
     # -- sockets -------------------------------------------------------------------------------------------------------
 
-    def _open(self, kind: int, name: str) -> zmq.Socket[bytes]:
-        """Open the socket called *name* on its port, or on a free one."""
-        assert self.context is not None
-        socket: zmq.Socket[bytes] = self.context.socket(kind)
-        self._sockets.append(socket)
-        socket.linger = LINGER
-        if self.curve_secretkey is not None:
-            socket.curve_secretkey, socket.curve_publickey = self.curve_secretkey, self.curve_publickey
-            socket.curve_server = True
-        if kind == zmq.ROUTER:
-            socket.router_handover = 1  # a client that comes back under its name is not turned away
-        else:
-            socket.sndhwm = IOPUB_HIGH_WATER
-        port = int(getattr(self, f"{name}_port"))
+    def _open_sockets(self) -> None:
+        """Take the sockets that listen already, or open each on its port or on a free one."""
+        connection = Connection(
+            self.transport, self.ip, {name: int(getattr(self, f"{name}_port")) for name in KINDS}, self.curve_publickey,
+            self.curve_secretkey,
+        )
+        taken = self.early.take(connection) if self.early is not None else None
+        if taken is not None:
+            self.context, self._sockets = taken
+            return
+        self.context = zmq.Context()
+        for name in KINDS:
+            socket = self._sockets[name] = open_socket(self.context, name, connection)
+            self.set_trait(f"{name}_port", self._bind(socket, connection.ports[name]))
+
+    def _bind(self, socket: zmq.Socket[bytes], port: int) -> int:
         if self.transport == "ipc":
             port = port or next(n for n in itertools.count(1) if not Path(f"{self.ip}-{n}").exists())
             socket.bind(f"ipc://{self.ip}-{port}")
@@ -185,12 +183,7 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
             socket.bind(f"tcp://{self.ip}:{port}")
         else:
             port = socket.bind_to_random_port(f"tcp://{self.ip}")
-        self.set_trait(f"{name}_port", port)
-        return socket
-
-    def _open_iopub(self) -> None:
-        loop = asyncio.get_event_loop_policy().get_event_loop()
-        self._iopub = LoopSocket(self._open(zmq.XPUB, "iopub"), self.session, loop)
+        return port
 
     def _start_heartbeat(self) -> None:
         self.heartbeat = Heartbeat(
@@ -207,25 +200,26 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
             sink = open(os.devnull, "w")  # noqa: SIM115, PTH123  # lives as long as the process
             sys.stdout, sys.stderr = sys.stdout or sink, sys.stderr or sink
 
-    def _make_kernel(
-        self, shell: zmq.Socket[bytes], stdin: zmq.Socket[bytes], control: zmq.Socket[bytes]
-    ) -> None:
+    def _make_kernel(self) -> None:
         """Make the kernel, and have SIGTERM end it the tidy way. Cells run one at a time: no thread for subshells."""
         self.control_thread = ControlThread(daemon=True)
-        control_stream = ZMQStream(control, self.control_thread.io_loop)
+        control_stream = ZMQStream(self._sockets["control"], self.control_thread.io_loop)
         self.control_thread.start()
+        loop = asyncio.get_event_loop_policy().get_event_loop()
+        self._iopub = LoopSocket(self._sockets["iopub"], self.session, loop)
         kernel = self.kernel = AgentlyKernel.instance(
-            parent=self, session=self.session, shell_stream=ZMQStream(shell), control_stream=control_stream,
-            control_thread=self.control_thread, iopub_socket=self._iopub, stdin_socket=stdin, log=self.log,
+            parent=self, session=self.session, log=self.log, iopub_socket=self._iopub,
+            stdin_socket=self._sockets["stdin"], shell_stream=ZMQStream(self._sockets["shell"]),
+            control_stream=control_stream, control_thread=self.control_thread,
         )
         kernel.record_ports({f"{name}_port": getattr(self, f"{name}_port") for name in _PORTS})
         if sys.platform != "win32":
-            asyncio.get_event_loop_policy().get_event_loop().add_signal_handler(signal.SIGTERM, kernel.terminate)
+            loop.add_signal_handler(signal.SIGTERM, kernel.terminate)
 
 
-def run(prepared: Prepared) -> None:
+def run(prepared: Prepared, early: EarlySockets | None) -> None:
     """Run the kernel that was prepared, on this thread's event loop, until it is shut down."""
-    app = AgentlyKernelApp.instance(prepared=prepared)
+    app = AgentlyKernelApp.instance(prepared=prepared, early=early)
     app.initialize()
     try:
         app.start()

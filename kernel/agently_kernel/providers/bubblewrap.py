@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import logging
 import os
 import platform
 import sys
@@ -50,6 +51,8 @@ from agently_kernel.sandbox.system_files import bound_folders, write_system_file
 
 if sys.platform == "linux":
     from agently_kernel.providers.bubblewrap_sandbox import BubblewrapSandbox, UidLease
+
+log = logging.getLogger(__name__)
 
 PROVIDER_ID = "bubblewrap"
 PROBE_SECONDS = 600.0
@@ -145,6 +148,15 @@ def _inputs(grant: TaskWorkspaceAccessGrant) -> tuple[list[tuple[str, str]], lis
                 "host; grant a snapshot or read_only, and take the result from output/."
             )
     return mounts, links
+
+
+def _remove_leftovers() -> None:
+    """Remove processes and control groups of kernels that were killed; what cannot be removed stays for others."""
+    for remove in (remove_orphans, remove_stale):
+        try:
+            remove()
+        except Exception as error:
+            log.warning("leftovers of killed kernels could not be removed: %s", type(error).__name__)
 
 
 def maps_uids(uid_map: str, first: int, last: int) -> bool:
@@ -313,10 +325,6 @@ class BubblewrapExecutionResourceProvider:
         source = grant.root("source").host_path
         if source is None:
             raise GrantError(f"Grant {grant.grant_id} has no source folder on this host; nothing was started.")
-        if not self._cleaned:
-            self._cleaned = True
-            await asyncio.to_thread(remove_orphans)  # of kernels that were killed
-            await asyncio.to_thread(remove_stale)
         sandbox = self._sandbox(plan, Path(source), policy.limits, grant)
         try:
             return await SandboxResource.open(
@@ -326,10 +334,17 @@ class BubblewrapExecutionResourceProvider:
             )
         except SandboxError as error:
             self._probes.clear()  # something changed since it was seen to work
+            if not self._cleaned:  # the next try finds what leftovers held
+                self._cleaned = True
+                await asyncio.to_thread(_remove_leftovers)
             explained = self._explained(error, plan)
             raise explained from error
 
     def _booting(self, requirement: ExecutionResourceRequirement) -> None:
+        """The guest goes on by itself: there is time for other things."""
+        if not self._cleaned:
+            self._cleaned = True
+            asyncio.get_running_loop().run_in_executor(None, _remove_leftovers)
         if self._host is not None:
             self._host.progress(requirement, "booting")
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import py_compile
 import secrets
-import shutil
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -45,21 +46,27 @@ def install_guest(folder: Path) -> Path:
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         directory.chmod(0o755)
     for source in sorted(_SOURCE.glob("*.py")):
-        target = folder / source.name
-        if target.exists():
-            target.unlink()
-        shutil.copy2(source, target)
-        target.chmod(0o444)
+        _copy(source, folder / source.name)
         if source.name in (FIRST_PROGRAM, "__init__.py"):
             continue  # a program given by path is compiled on every start; nobody imports it
         compiled = cache / Path(importlib.util.cache_from_source(source.name)).name
-        if compiled.exists():
-            compiled.unlink()
         made = _compiled(source, compiled)
         if made != compiled:
-            shutil.copyfile(made, compiled)
+            _copy(made, compiled)
         compiled.chmod(0o444)
     return folder
+
+
+def _copy(source: Path, target: Path) -> None:
+    """Copy bytes and time stamp into a new file with mode 0444; a file that is there is replaced."""
+    with contextlib.suppress(FileNotFoundError):
+        target.unlink()
+    descriptor = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(source, "rb") as reading, open(descriptor, "wb") as writing:
+        times = os.fstat(reading.fileno())
+        writing.write(reading.read())
+    os.utime(target, ns=(times.st_atime_ns, times.st_mtime_ns))
+    target.chmod(0o444)
 
 
 class SeccompBoot(Frozen):
