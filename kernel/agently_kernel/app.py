@@ -54,6 +54,8 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         "ip": "AgentlyKernelApp.ip",
         "transport": "AgentlyKernelApp.transport",
         "log-level": "Application.log_level",
+        "profile": "AgentlyKernelApp.profile",
+        "profile-dir": "AgentlyKernelApp.profile",
         **{name: f"AgentlyKernelApp.{name}_port" for name in _PORTS},
         **session_aliases,
     }
@@ -61,6 +63,7 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         "debug": ({"Application": {"log_level": logging.DEBUG}}, "set the log level to debug"),
         **session_flags,
     }
+    profile = Unicode(help="taken and ignored: whoever starts an IPython kernel may name a profile").tag(config=True)
     prepared = Instance(Prepared, allow_none=True)
     early = Instance(EarlySockets, allow_none=True)
     context = Instance(zmq.Context, allow_none=True)
