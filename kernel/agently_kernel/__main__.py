@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import sys
+
+if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
+    del sys.path[0]  # the notebook's folder: a file saved there, such as zmq.py, must never run in this process
+
+import gc
 
 SETTLED = 3.0
 """Seconds after which the start is over and garbage is collected again."""

@@ -297,6 +297,18 @@ def test_subshells_are_declined_at_once(kernel: KernelSession, kind: str) -> Non
     assert (reply["status"], reply["ename"]) == ("error", "NotSupported")
 
 
+def test_modules_in_the_notebooks_folder_do_not_run_in_the_kernels_process(
+    start: Callable[..., KernelSession], tmp_path: Path
+) -> None:
+    mark = tmp_path / "ran"
+    for name in ("zmq", "asyncio", "gc", "ipykernel", "pydantic", "IPython", "matplotlib", "psutil"):
+        (tmp_path / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write({name!r})\n")
+    kernel = start(env={"PYTHONSAFEPATH": ""})
+    assert kernel.run("1 + 1").result == "2"
+    assert kernel.run("%%agently_exec\nprint('apart')").text() == "apart\n"
+    assert not mark.exists()
+
+
 def test_a_cell_of_a_repeated_or_odd_message_id_runs(start: Callable[..., KernelSession]) -> None:
     kernel = start()
     for identity in ("../../odd id\n", "same", "same"):
