@@ -14,6 +14,7 @@ from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.providers import bubblewrap_binary
 from agently_kernel.providers.bubblewrap import maps_uids
 from agently_kernel.providers.bubblewrap_binary import describe_bwrap, explain_failure, find_bwrap
+from agently_kernel.sandbox import interpreter
 from agently_kernel.sandbox.cgroups import (
     CgroupPlace,
     SandboxCgroup,
@@ -62,6 +63,20 @@ def test_an_environment_made_in_the_home_folder_shows_only_its_own_parts(tmp_pat
     assert narrow(home, ("/link/to/it", home)) == (home + "/bin", home + "/pyvenv.cfg", f"{home}/lib/{version}")
     assert narrow(str(tmp_path.parent), (home,)) == ()
     assert narrow(home + "/.venv", (home,)) == (home + "/.venv",)
+
+
+def test_known_interpreter_is_read_anew_after_an_installation(tmp_path: Path, monkeypatch) -> None:
+    place = tmp_path / "site"
+    monkeypatch.setattr(interpreter, "_site_places", lambda: [str(place)])
+    known = interpreter.KnownInterpreter()
+    first = known.layout()
+    assert first == describe_interpreter() and known.layout() is first
+    place.mkdir()
+    second = known.layout()
+    assert second is not first and known.layout() is second
+    (tmp_path / "elsewhere").mkdir()
+    (place / "new.pth").write_text(str(tmp_path / "elsewhere"))
+    assert str(tmp_path / "elsewhere") in known.layout().refused
 
 
 def test_the_running_interpreter_is_covered_and_the_home_folder_is_not() -> None:

@@ -30,7 +30,6 @@ from agently_kernel.contract.resource import (
     ExecutionResourceRequirement,
 )
 from agently_kernel.contract.workspace import SANDBOX_PATHS, TaskWorkspaceAccessGrant
-from agently_kernel.guest import wire
 from agently_kernel.providers.bubblewrap_args import SETPRIV, BubblewrapLayout, bwrap_options, system_layout
 from agently_kernel.providers.bubblewrap_binary import (
     INSTALL,
@@ -41,7 +40,7 @@ from agently_kernel.providers.bubblewrap_binary import (
     find_bwrap,
 )
 from agently_kernel.sandbox.cgroups import find_places, remove_stale
-from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, is_inside, sandbox_environment
+from agently_kernel.sandbox.interpreter import InterpreterLayout, KnownInterpreter, is_inside, sandbox_environment
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, BootConfig, InterpreterBoot, SeccompBoot, install_guest
 from agently_kernel.sandbox.limits import boot_rlimits, shared_memory_bytes
 from agently_kernel.sandbox.orphans import remove_orphans
@@ -177,6 +176,7 @@ class BubblewrapExecutionResourceProvider:
     def __init__(self) -> None:
         self._probes: MutableMapping[str, tuple[float, ExecutionResourceProbe]] = {}
         self._binaries: dict[tuple[object, ...], BwrapBinary] = {}
+        self._interpreter = KnownInterpreter()
         self._cleaned = False
         self._host: ProviderHost | None = None
 
@@ -260,7 +260,7 @@ class BubblewrapExecutionResourceProvider:
         key = (*found, *file_stamp(found[0]))
         if key not in self._binaries:
             self._binaries[key] = describe_bwrap(*found)
-        return _Plan(binary=self._binaries[key], interpreter=describe_interpreter(), mode=mode, config=config)
+        return _Plan(binary=self._binaries[key], interpreter=self._interpreter.layout(), mode=mode, config=config)
 
     @staticmethod
     def _check_root() -> None:
@@ -280,12 +280,11 @@ class BubblewrapExecutionResourceProvider:
             )
 
     def _probe_key(self, plan: _Plan, limits: ResourceLimits, tools: Mapping[str, Sequence[str]]) -> str:
-        """Return a digest of everything that could change what a probe sees."""
+        """Return a digest of everything besides our own code that could change what a probe sees."""
         options = bwrap_options(self._layout(plan, Path("/-"), Path("/-"), limits, uid=0))
-        guest = [(path.name, file_stamp(str(path))) for path in sorted(Path(wire.__file__).parent.glob("*.py"))]
         parts = [
             plan.binary.path, plan.binary.stamp, plan.binary.sha256, platform.release(), platform.machine(),
-            _read("/proc/sys/kernel/random/boot_id"), os.geteuid(), options, guest, plan.interpreter.real_executable,
+            _read("/proc/sys/kernel/random/boot_id"), os.geteuid(), options, plan.interpreter.real_executable,
             limits.model_dump_json(), sorted(tools), sorted(plan.config.env),
         ]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()

@@ -89,12 +89,16 @@ def _links(path: str) -> list[tuple[str, str]]:
     return found
 
 
-def _site_folders() -> list[str]:
+def _site_places() -> list[str]:
     paths = sysconfig.get_paths()
     folders = [paths["purelib"], paths["platlib"]]
     if site.ENABLE_USER_SITE:
         folders.append(site.getusersitepackages())
-    return [folder for folder in dict.fromkeys(folders) if os.path.isdir(folder)]
+    return list(dict.fromkeys(folders))
+
+
+def _site_folders() -> list[str]:
+    return [folder for folder in _site_places() if os.path.isdir(folder)]
 
 
 def _editable_targets(folders: Iterable[str]) -> set[str]:
@@ -150,6 +154,28 @@ def describe_interpreter(executable: str | None = None, *, home: str | None = No
         refused=tuple(sorted(refused)),
         path=":".join(dict.fromkeys(folders)),
     )
+
+
+class KnownInterpreter:
+    """The running interpreter's layout, read anew only when something was installed or removed since."""
+
+    def __init__(self) -> None:
+        self._places = _site_places()
+        self._known: tuple[list[int], InterpreterLayout] | None = None
+
+    def layout(self) -> InterpreterLayout:
+        """Return what :func:`describe_interpreter` does. A ``.pth`` file that is edited in place is not noticed."""
+        stamps = [_changed_at(place) for place in self._places]
+        if self._known is None or self._known[0] != stamps:
+            self._known = stamps, describe_interpreter()
+        return self._known[1]
+
+
+def _changed_at(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return -1
 
 
 def sandbox_environment(
