@@ -330,7 +330,8 @@ class IPythonEngine(Engine):
         unique: bool = False,
     ) -> List[Any]:
         query = {
-            "hist_access_type": "search", "pattern": pattern, "n": n, "output": output, "unique": unique, "before": True,
+            "hist_access_type": "search", "pattern": pattern, "n": n, "output": output, "unique": unique,
+            "before": True,
         }
         return self._history.select(query, self.shell.history_manager.output_hist_reprs)
 
