@@ -15,10 +15,8 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
-from pydantic import ValidationError
-
-from agently_kernel.contract.base import Frozen, thaw
-from agently_kernel.contract.errors import ConfigurationError, GrantError, SandboxError
+from agently_kernel.contract.base import Frozen
+from agently_kernel.contract.errors import GrantError, SandboxError
 from agently_kernel.contract.isolation import CodeExecutionProviderCapability, SandboxFacts
 from agently_kernel.contract.protocols import ProviderHost
 from agently_kernel.contract.resource import (
@@ -31,27 +29,14 @@ from agently_kernel.contract.workspace import SANDBOX_PATHS, AccessMode, TaskWor
 from agently_kernel.guest import wire
 from agently_kernel.providers.bubblewrap import VERSION_COMMANDS
 from agently_kernel.providers.bubblewrap_binary import file_stamp
+from agently_kernel.providers.candidate_config import read_config
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, install_guest
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.runtime import temporary_runtime
 
 PROBE_SECONDS = 600.0
 
-ConfigT = TypeVar("ConfigT", bound=Frozen)
 PlanT = TypeVar("PlanT")
-
-
-def read_config(kind: type[ConfigT], requirement: ExecutionResourceRequirement, provider_id: str) -> ConfigT:
-    """Return the validated config of a requirement. Raises ConfigurationError naming field and allowed names."""
-    try:
-        return kind.model_validate(thaw(requirement.config))
-    except ValidationError as error:
-        first = error.errors(include_input=False, include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"]) or "config"
-        raise ConfigurationError(
-            f"Provider {provider_id}: {field}: {first['msg']}. Allowed are {', '.join(sorted(kind.model_fields))}.",
-            details={"field": field},
-        ) from None
 
 
 class Mounts(Frozen):

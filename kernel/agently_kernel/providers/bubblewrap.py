@@ -17,10 +17,10 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, field_validator
 
-from agently_kernel.contract.base import Frozen, thaw
-from agently_kernel.contract.errors import ConfigurationError, GrantError, SandboxError, SandboxLaunchError
+from agently_kernel.contract.base import Frozen
+from agently_kernel.contract.errors import GrantError, SandboxError, SandboxLaunchError
 from agently_kernel.contract.isolation import CodeExecutionProviderCapability, ResourceLimits, SafetyClass
 from agently_kernel.contract.protocols import ProviderHost
 from agently_kernel.contract.resource import (
@@ -39,6 +39,7 @@ from agently_kernel.providers.bubblewrap_binary import (
     file_stamp,
     find_bwrap,
 )
+from agently_kernel.providers.candidate_config import read_config
 from agently_kernel.sandbox.cgroups import find_places, remove_stale
 from agently_kernel.sandbox.interpreter import InterpreterLayout, KnownInterpreter, is_inside, sandbox_environment
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, BootConfig, InterpreterBoot, SeccompBoot, install_guest
@@ -100,19 +101,6 @@ class BubblewrapConfig(Frozen):
         if value is not None and not os.path.isabs(value):
             raise ValueError("must be an absolute path")
         return value
-
-    @classmethod
-    def read(cls, requirement: ExecutionResourceRequirement) -> BubblewrapConfig:
-        """Return the validated config of a requirement. Raises ConfigurationError naming field and allowed names."""
-        try:
-            return cls.model_validate(thaw(requirement.config))
-        except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"]) or "config"
-            raise ConfigurationError(
-                f"Provider bubblewrap: {field}: {first['msg']}. Allowed are {', '.join(sorted(cls.model_fields))}.",
-                details={"field": field},
-            ) from None
 
 
 class _Plan(Frozen):
@@ -197,7 +185,7 @@ class BubblewrapExecutionResourceProvider:
 
         Raises ConfigurationError for a malformed config; everything else is told in the probe.
         """
-        config = BubblewrapConfig.read(requirement)
+        config = read_config(BubblewrapConfig, requirement, PROVIDER_ID)
         started, now = time.monotonic(), time.time()
         try:
             plan = self._plan(config)
@@ -319,7 +307,7 @@ class BubblewrapExecutionResourceProvider:
         grant = requirement.task_workspace_access_grant
         if grant is None:
             raise GrantError("A bubblewrap sandbox needs a task workspace access grant: its mounts come from it.")
-        plan = self._plan(BubblewrapConfig.read(requirement))
+        plan = self._plan(read_config(BubblewrapConfig, requirement, PROVIDER_ID))
         tools = {t.tool: VERSION_COMMANDS[t.tool] for t in requirement.toolchains if t.tool in VERSION_COMMANDS}
         source = grant.root("source").host_path
         if source is None:
