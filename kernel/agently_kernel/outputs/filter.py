@@ -81,6 +81,10 @@ class OutputFilter:
         When the cell has shown too much, ``data`` is empty and the first such bundle carries a notice.
         """
         state = self._cell(cell)
+        if len(data) > self.limits.bundle_kinds:
+            most = self.limits.bundle_kinds
+            loss = Withheld("", "", f"An output of {len(data)} MIME types was withheld: {most} are the most.")
+            return FilteredBundle({"text/plain": loss.line}, {}, (loss,))
         chars = _size(data)
         if chars > self.limits.bundle_chars:
             most = self.limits.bundle_chars // 1024**2
@@ -225,7 +229,8 @@ class OutputFilter:
         """Return one line about the first loss that this cell has not announced yet."""
         for loss in lost:
             name = loss.kind or loss.reason
-            if name not in state.announced:
+            if name not in state.announced and len(state.announced) < self.limits.announced_kinds:
+                # the guest chooses the names: what is remembered of them, and said about them, has an end
                 state.announced.update(entry.kind or entry.reason for entry in lost)
                 return loss.line
         return ""
@@ -287,15 +292,15 @@ def _plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size(data: Mapping[str, Any]) -> int:
-    """Return about how many characters a bundle has: strings in full, other values by the number of their parts."""
-    total = 0
+    """Return about how many characters a bundle has: keys and strings in full, other values by their parts."""
+    total = sum(map(len, data))
     stack: list[Any] = list(data.values())
     while stack:
         value = stack.pop()
         if isinstance(value, str):
             total += len(value)
         elif isinstance(value, dict):
-            total += len(value) * 8
+            total += len(value) * 8 + sum(map(len, value))
             stack.extend(value.values())
         elif isinstance(value, list):
             total += len(value) * 8

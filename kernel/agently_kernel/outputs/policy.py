@@ -30,6 +30,8 @@ class OutputLimits:
     """Caps of what one guest may show. Sizes are characters of text (close to bytes for the formats concerned)."""
 
     bundle_chars: int = 64 * 1024**2
+    bundle_kinds: int = 64
+    announced_kinds: int = 64
     cell_chars: int = 512 * 1024**2
     cell_outputs: int = 2000
     error_chars: int = 2 * 1024**2

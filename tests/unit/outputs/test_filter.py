@@ -323,3 +323,27 @@ def test_charts_lose_what_the_page_would_execute() -> None:
     assert show(OutputFilter(), {"application/geo+json": geo}).data["application/geo+json"] == {
         "properties": {"&lt;img src=x onerror=alert(1)&gt;": "&lt;script&gt;"}
     }
+
+
+def test_names_of_types_are_bounded_like_their_values() -> None:
+    filter_ = OutputFilter()
+    for number in range(60):
+        shown = show(filter_, {f"text/x{kind}_{number}": "" for kind in range(100_000)})
+        assert shown.data == {
+            "text/plain": "[withheld] An output of 100000 MIME types was withheld: 64 are the most."
+        }
+    assert filter_._cell("c").announced == set()
+
+
+def test_what_is_announced_of_names_that_a_guest_makes_up_has_an_end() -> None:
+    filter_ = OutputFilter()
+    notices = [show(filter_, {"text/plain": "x", f"application/made-up-{n}": "y"}).notice for n in range(300)]
+    assert sum(bool(notice) for notice in notices) == OutputLimits().announced_kinds
+    assert len(filter_._cell("c").announced) == OutputLimits().announced_kinds
+
+
+def test_long_names_count_towards_the_size() -> None:
+    shown = show(OutputFilter(limits=OutputLimits(bundle_chars=1024**2)), {"text/" + "x" * 1024**2: ""})
+    assert "An output of 1 MiB was withheld" in shown.data["text/plain"]
+    nested = {"application/json": {"k" * 1024**2: 1}}
+    assert "text/plain" in show(OutputFilter(limits=OutputLimits(bundle_chars=1024**2)), nested).data
