@@ -7,6 +7,7 @@ only.
 
 from __future__ import annotations
 
+import abc
 import asyncio
 import atexit
 import builtins
@@ -38,35 +39,37 @@ COMM_PATIENCE_SECONDS = 0.02
 Frame = Tuple[Dict[str, Any], bytes]
 
 
-class Engine:
+class Engine(abc.ABC):
     """What a kind of interpreter offers to the shell. All but ``comm`` are called on the main thread."""
 
     mode = "plain"
     info: Dict[str, Any] = {}
 
+    @abc.abstractmethod
     def execute(self, source: str, request: Request) -> Union[Outcome, Coroutine[Any, Any, Outcome]]:
         """Run a cell; a coroutine for one that awaits. Errors are shown through the services."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def stopped(self) -> None:
         """The task of an awaiting cell is going to be cancelled because the user pressed Stop."""
 
+    @abc.abstractmethod
     def complete(self, code: str, cursor: int) -> Dict[str, Any]:
         """Return the content of a complete_reply."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def inspect(self, code: str, cursor: int, detail: int) -> Dict[str, Any]:
         """Return the content of an inspect_reply."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def is_complete(self, code: str) -> Dict[str, Any]:
         """Return the content of an is_complete_reply."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def history(self, query: Dict[str, Any]) -> Dict[str, Any]:
         """Return the content of a history_reply."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def comm(self, header: Dict[str, Any], payload: bytes) -> None:
         """Deliver a comm message of the front end."""
 

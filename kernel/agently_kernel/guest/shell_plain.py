@@ -246,3 +246,6 @@ class PlainEngine(Engine):
 
     def history(self, query: Dict[str, Any]) -> Dict[str, Any]:
         return {"status": "ok", "history": self.history_of_session.select(query, {})}
+
+    def comm(self, header: Dict[str, Any], payload: bytes) -> None:
+        """Without IPython there are no widgets that could be spoken to."""
