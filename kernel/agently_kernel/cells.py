@@ -30,6 +30,10 @@ _NAMES = {
     ExecutionStatus.ERROR: "CodeExecutionError",
 }
 INTERRUPTED = "The cell was stopped before it ran in the sandbox."
+INTERRUPTED_ALONE = (
+    "The run was stopped and its own sandbox ended. Files that it may have written were not collected; the session's "
+    "variables and files are untouched."
+)
 
 
 def failure_name(result: CodeExecutionResult) -> str:
@@ -111,6 +115,7 @@ class CellRunner:
     ) -> CodeExecutionResult:
         """Run *request* with the kernel's screen as its sink and tell the panel about it."""
         kernel = self._kernel
+        running.fresh_sandbox = requirement is not None
         execution_id = f"execution-{os.urandom(8).hex()}"
         kernel.panel.started(
             running.cell, cell_id=cell_id, form=request.form.value, language=request.language, count=count, quiet=quiet
@@ -159,9 +164,10 @@ class CellRunner:
             content = self.show_error(cell, failure_name(result), result.message)
         return {**reply, "status": "error", **content}
 
-    def interrupted(self, cell: str) -> dict[str, Any]:
-        """Return the reply of a cell that was stopped outside of the sandbox."""
-        return self.failed(cell, "KeyboardInterrupt", INTERRUPTED)
+    def interrupted(self, running: RunningCell) -> dict[str, Any]:
+        """Return the reply of a cell that was stopped outside of the session's sandbox."""
+        sentence = INTERRUPTED_ALONE if running.fresh_sandbox else INTERRUPTED
+        return self.failed(running.cell, "KeyboardInterrupt", sentence)
 
     def failed(self, cell: str, name: str, sentence: str) -> dict[str, Any]:
         """Show an error of ours in *cell* and return its reply."""

@@ -76,6 +76,7 @@ class RunningCell:
     allow_stdin: bool
     task: asyncio.Task[dict[str, Any]] | None = None
     interrupted: bool = False
+    fresh_sandbox: bool = False
     started: float = field(default_factory=time.monotonic)
 
 
@@ -417,7 +418,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
         except asyncio.CancelledError:
             if not running.interrupted:
                 raise
-            reply = self.cells.interrupted(running.cell)
+            reply = self.cells.interrupted(running)
         finally:
             await self.screen.finish(running.cell)
             self.running = None
