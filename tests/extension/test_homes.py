@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from kernel_session import KernelSession, Run
-
-from conftest import answering, environment
+from magic_homes import answering, environment
 
 
 def folder_of(home: KernelSession) -> Path:

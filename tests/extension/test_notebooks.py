@@ -10,9 +10,8 @@ from typing import Any
 
 import nbformat
 import pytest
+from magic_homes import environment
 from nbclient import NotebookClient
-
-from conftest import environment
 
 NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
 
