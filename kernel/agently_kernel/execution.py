@@ -226,7 +226,9 @@ class CodeExecution:
             )
         except (Exception, asyncio.CancelledError) as error:
             failure = error
-        late = await uninterrupted(self._wind_up(run, space))
+        late = self._give_back(run, space)
+        if late is None:
+            late = await uninterrupted(self._wind_up(run, space))
         trace = run.finished_trace()
         self._keep_trace(space, run, trace)
         if isinstance(failure, asyncio.CancelledError):
@@ -350,6 +352,14 @@ class CodeExecution:
         with run.step("collect"):
             run.report = await space.collect(manifest, resource.output_source)
 
+    def _give_back(self, run: _Run, space: TaskWorkspace) -> list[Exception] | None:
+        """Wind up at once where the resource lives on, as after the cells of a session; None where it has to close."""
+        if run.handle is None or not self.manager.give_back(run.handle):
+            return None
+        with run.step("release"):
+            pass
+        return self._close_grant(run, space)
+
     async def _wind_up(self, run: _Run, space: TaskWorkspace) -> list[Exception]:
         """Release the handle and close the grant, both always; return what went wrong in that."""
         wrong: list[Exception] = []
@@ -359,13 +369,18 @@ class CodeExecution:
                     await self.manager.async_release(run.handle)
             except Exception as error:
                 wrong.append(error)
-        if run.grant is not None:
-            try:
-                with run.step("close_grant"):
-                    space.close_grant(run.grant)
-            except Exception as error:
-                wrong.append(error)
-        return wrong
+        return wrong + self._close_grant(run, space)
+
+    @staticmethod
+    def _close_grant(run: _Run, space: TaskWorkspace) -> list[Exception]:
+        if run.grant is None:
+            return []
+        try:
+            with run.step("close_grant"):
+                space.close_grant(run.grant)
+        except Exception as error:
+            return [error]
+        return []
 
     @staticmethod
     def _keep_trace(space: TaskWorkspace, run: _Run, trace: tuple[TraceStep, ...]) -> None:

@@ -155,6 +155,10 @@ class HandleBook:
             if not users:
                 self._locks.pop(key, None)
 
+    def is_locked(self, key: Key) -> bool:
+        """True while somebody holds the lock of *key* or waits for it."""
+        return key in self._locks
+
     def drop(self, handle: Handle) -> None:
         """Forget a handle that was released, or that never became one."""
         self.handles.pop(handle.handle_id, None)

@@ -172,6 +172,14 @@ class ExecutionResourceManager:
             raise _release_error([view])
         return view
 
+    def give_back(self, handle: Handle) -> bool:
+        """Give one reference back at once where that closes nothing; False leaves it to :meth:`async_release`."""
+        shared = handle.status is HandleStatus.READY and handle.ref_count > 1
+        if not shared or handle.loop is not asyncio.get_running_loop() or self._book.is_locked(handle.key):
+            return False
+        handle.ref_count -= 1
+        return True
+
     def release(self, handle_or_id: Handle | str) -> ExecutionResourceHandleView | None:
         """Synchronous form of :meth:`async_release`; refused on a running event loop."""
         return self.bridge.run(lambda: self.async_release(handle_or_id))

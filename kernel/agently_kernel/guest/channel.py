@@ -7,6 +7,7 @@ which stores its result before any Python code can be interrupted, so that it is
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import struct
@@ -67,6 +68,7 @@ class Channel:
         self.lock = threading.RLock()
         self._counter = counter
         self._sent = 0
+        self._held: List[bytes] = []
         self._pid = os.getpid()
 
     @property
@@ -74,22 +76,36 @@ class Channel:
         """True where frames may be sent: in the interpreter itself, not in children that it forked."""
         return self._pid == os.getpid()
 
-    def send(self, header: Dict[str, Any], payload: bytes = b"") -> None:
-        """Send one frame. Raises ChannelClosed, wire.WireError for a frame larger than the protocol allows."""
+    def send(self, header: Dict[str, Any], payload: bytes = b"", *, hold: bool = False) -> None:
+        """Send one frame, or *hold* it until the next one or a fence: two that follow each other travel together.
+
+        Raises ChannelClosed, wire.WireError for a frame larger than the protocol allows.
+        """
         if not self.open:
             raise ChannelClosed("a forked child has no channel")
         frame = wire.encode(header, payload)
         with self.lock:
-            progress: List[int] = []
-            self._sent += 1
-            try:
-                write_whole(self.fd, frame, progress)
-            except BaseException as error:
-                if not progress:
-                    self._sent -= 1
-                if isinstance(error, OSError):
-                    raise ChannelClosed(str(error))
-                raise
+            if hold:
+                self._held.append(frame)
+            else:
+                self._write(frame)
+
+    def _write(self, *frames: bytes) -> None:
+        """Write what is held and *frames*. Needs the lock."""
+        progress: List[int] = []
+        held = len(self._held)
+        self._sent += held + len(frames)
+        try:
+            write_whole(self.fd, b"".join((*self._held, *frames)) if held else frames[0], progress)
+        except BaseException as error:
+            if not progress:
+                self._sent -= held + len(frames)
+            if isinstance(error, OSError):
+                raise ChannelClosed(str(error))
+            raise
+        finally:
+            if progress:
+                del self._held[:held]
 
     def relayed(self) -> int:
         """Return how many frames init has taken and passed on, after the text that was written before them."""
@@ -97,7 +113,13 @@ class Channel:
 
     def fence(self, seconds: float = FENCE_SECONDS) -> None:
         """Wait until init has passed on every frame sent so far, so that text written now cannot overtake them."""
-        if not self.open or self.relayed() >= self._sent:
+        if not self.open:
+            return
+        if self._held:
+            with self.lock, contextlib.suppress(ChannelClosed):
+                if self._held:
+                    self._write()
+        if self.relayed() >= self._sent:
             return
         deadline = time.monotonic() + seconds
         turns = 0

@@ -17,7 +17,7 @@ INBOX_BYTES = 32 * 1024 * 1024
 HALF_FRAME_SECONDS = 10.0
 READ_BYTES = 256 * 1024
 _COUNTER = struct.Struct("=Q")
-_INSIDE = dict(wire.FROM_INTERPRETER, ready=wire.READY)
+_INSIDE = dict(wire.FROM_INTERPRETER, ready=wire.READY, busy=wire.BUSY)
 
 
 class BecomeInterpreter(BaseException):
@@ -98,6 +98,9 @@ class Resident:
         if now is None or now.condemned:
             return
         if header["op"] == "execute":
+            if not now.waiting:
+                self.drain()  # what anybody writes to 1 and 2 from here on belongs to this cell
+                now.cell = header["cell"]
             now.waiting += 1
         frame = wire.encode(header, payload)
         now.inbox.append(memoryview(frame))
@@ -214,6 +217,7 @@ class Resident:
                 if now.interrupt:
                     now.interrupt = False
                     self._signal(now)
+                continue
             elif op == "done":
                 now.busy = False
                 now.waiting = max(0, now.waiting - 1)

@@ -12,6 +12,7 @@ from .streams import Router, text_of
 
 MAX_PROMPT = 4096
 MAX_TRACEBACK_LINES = 2000
+SMALL_RESULT = 65536
 
 
 class Request(NamedTuple):
@@ -58,15 +59,16 @@ class Services:
         self.sources = sources
         self.allow_stdin = False
         self.repair: Callable[[], None] = lambda: None  # undoes what a cell did to built-in names that we need
+        self.result_is_last: Callable[[], bool] = lambda: False  # whether nothing runs between a result and the end
         self.not_allowed: Callable[[str], BaseException] = InputRefused
         self._answers: "queue.SimpleQueue[Tuple[Optional[str], str]]" = queue.SimpleQueue()
         self._asking = False
 
-    def send(self, header: Dict[str, Any], payload: bytes = b"") -> bool:
+    def send(self, header: Dict[str, Any], payload: bytes = b"", *, hold: bool = False) -> bool:
         """Send a frame after the text before it. What is too large is not sent but told on stderr; returns whether
         sent."""
         try:
-            self.router.send(header, payload)
+            self.router.send(header, payload, hold=hold)
             return True
         except wire.WireError:
             megabytes = len(payload) / 1048576
@@ -87,7 +89,11 @@ class Services:
         header = {"op": "display", "kind": kind, "cell": cell or self.router.owner()}
         if display_id is not None:
             header["display_id"] = text_of(display_id, "")[:256]
-        self._show(header, bundles.bundle(data, metadata))
+        payload = bundles.bundle(data, metadata)
+        if kind == "execute_result" and len(payload) <= SMALL_RESULT and self.result_is_last():
+            self.send(header, payload, hold=True)  # the cell's end follows at once and takes it along
+        else:
+            self._show(header, payload)
 
     def _show(self, header: Dict[str, Any], payload: bytes = b"") -> None:
         """Send what is seen, and wait until init has passed it on: a C library that prints next prints after it."""

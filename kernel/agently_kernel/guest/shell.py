@@ -196,7 +196,6 @@ class Shell:
             self._router.begin(request.cell)
             self._services.allow_stdin = request.allow_stdin
             self._router.send({"op": "busy", "cell": request.cell})
-            self._channel.fence()  # bytes that anybody writes to 1 and 2 belong to this cell from here on
             source = _verified(request)
             self._services.sources.add(request.path)
             result = self._engine.execute(source, request)

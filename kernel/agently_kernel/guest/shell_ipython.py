@@ -220,6 +220,10 @@ class IPythonEngine(Engine):
         self.comms = CommRoom(services)
         shell.kernel.comm_manager = self.comms.manager
         register(shell)
+        own = {name: list(calls) for name, calls in shell.events.callbacks.items() if name.startswith("post_")}
+        services.result_is_last = lambda: shell.ast_node_interactivity != "all" and all(
+            shell.events.callbacks[name] == calls for name, calls in own.items()
+        )
         self._history = History()
         manager = shell.history_manager  # for %history -l and -g, %rerun and %recall
         manager.get_tail = self._tail

@@ -92,13 +92,14 @@ class Router:
         self.flush()
         self.running = ""
 
-    def send(self, header: Dict[str, Any], payload: bytes = b"") -> None:
-        """Send a frame after all text that was written before it. Does nothing in a forked child."""
+    def send(self, header: Dict[str, Any], payload: bytes = b"", *, hold: bool = False) -> None:
+        """Send a frame after all text that was written before it; *hold* as in ``Channel.send``. Does nothing in a
+        forked child."""
         with self.lock:
             self.flush()
             self.written = ""  # init empties both pipes before it passes the frame on
             try:
-                self.channel.send(header, payload)
+                self.channel.send(header, payload, hold=hold)
             except ChannelClosed:
                 if self.channel.open:
                     raise

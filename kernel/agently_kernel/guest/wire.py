@@ -123,7 +123,6 @@ FROM_INIT = {
     "violation": Message({"reason": _S}),  # the interpreter broke the protocol; init has killed it
 }
 FROM_INTERPRETER = {
-    "busy": Message({"cell": Field(str, True, 256)}),
     "text": Message({"name": _NAME, "cell": Field(str, True, 256)}, STREAM_CHUNK),  # text that belongs to a named cell
     "display": Message(
         {"cell": Field(str, True, 256), "display_id": Field(str, False, 256),
@@ -140,8 +139,10 @@ FROM_INTERPRETER = {
     "need": Message({"cell": Field(str, True, 256), "path": _S}),  # a file that is missing; answered by need_reply
     "comm": _COMM,
 }
-# interpreter -> init only, never relayed: the interpreter can take requests; init tells the host with `interpreter`.
+# interpreter -> init only, never relayed: the interpreter can take requests (init tells the host with `interpreter`);
+# a Stop reaches this cell from now on.
 READY = Message({"mode": Field(str, True, 16, ("ipython", "plain")), "info": Field(dict)})
+BUSY = Message({"cell": Field(str, True, 256)})
 TO_GUEST = {**TO_INIT, **TO_INTERPRETER}
 FROM_GUEST = {**FROM_INIT, **FROM_INTERPRETER}
 

@@ -470,8 +470,6 @@ class SandboxResource:
             self._resident.note_output(payload)
         if op in _OUTPUT_OPS:
             return self._router.handle(op, header, payload)
-        if op == "busy":
-            return None  # for init, which lets a Stop wait until the cell has begun
         if op == "done":
             return self._on_done(header, payload)
         if op == "interpreter":

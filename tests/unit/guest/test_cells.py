@@ -13,7 +13,6 @@ from guest_driver import Guest
 def test_text_and_value(either: Guest) -> None:
     cell = either.run("print('hi')\n1+1")
     assert cell.script() == [("stdout", "hi\n"), ("execute_result", {"text/plain": "2"})]
-    assert cell.ops()[0] == "busy"
     assert cell.done[0] == "ok"
 
 
@@ -292,3 +291,27 @@ def test_user_code_may_replace_builtins_and_json_without_deafening_the_interpret
         guest.run("import json, sys, os, time\njson.loads = json.dumps = lambda *a, **k: {'code': ''}\nos.read = os.write = None\n"
                   "time.sleep = lambda *_: None\nsys.exit = lambda *a: None")
         assert guest.run("print('heard')").text() == "heard\n"
+
+
+class TestResultsThatTravelWithTheEnd:
+    """A small result is held until the cell's end, which follows at once; whatever is shown meanwhile comes after it."""
+
+    def test_other_output_after_the_result_keeps_its_place(self, ipython: Guest) -> None:
+        ipython.run("ip = get_ipython()\nlate = lambda: print('late')\nip.events.register('post_execute', late)")
+        cell = ipython.run("1 + 1")
+        ipython.run("ip.events.unregister('post_execute', late)")
+        assert cell.script() == [("execute_result", {"text/plain": "2"}), ("stdout", "late\n")]
+
+    def test_a_value_of_a_nested_cell_comes_before_what_is_printed_next(self, ipython: Guest) -> None:
+        cell = ipython.run("get_ipython().run_cell('40 + 2', store_history=False)\nprint('next')")
+        assert cell.script() == [("execute_result", {"text/plain": "42"}), ("stdout", "next\n")]
+
+    def test_a_child_that_prints_next_prints_after_it(self, ipython: Guest) -> None:
+        cell = ipython.run("get_ipython().run_cell('6 * 7', store_history=False)\nimport os\nx = os.system('echo child')")
+        assert cell.script() == [("execute_result", {"text/plain": "42"}), ("stdout", "child\n")]
+
+    def test_every_value_is_shown_in_its_place(self, ipython: Guest) -> None:
+        ipython.run("%config InteractiveShell.ast_node_interactivity = 'all'")
+        cell = ipython.run("1\nprint('two')\n3")
+        ipython.run("%config InteractiveShell.ast_node_interactivity = 'last_expr'")
+        assert [kind for kind, _ in cell.script()] == ["execute_result", "stdout", "execute_result"]

@@ -66,7 +66,6 @@ def start():
 def cell():
     header, _ = receive()
     assert header["op"] == "execute", header
-    send("busy", cell=header["cell"])
     return header
 def done(cell, status="ok", **content):
     send("done", json.dumps(content).encode(), cell=cell, status=status)

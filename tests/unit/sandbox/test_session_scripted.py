@@ -31,7 +31,6 @@ boot(); start()
 while True:
     header, payload = receive()
     if header["op"] == "execute":
-        send("busy", cell=header["cell"])
         %s
         done(header["cell"], execution_count=3)
     elif header["op"] == "shutdown":
@@ -116,7 +115,7 @@ HOSTILE = {
     "repeated key": ("send('display', b'{\"data\": 1, \"data\": 2}', cell=c, kind='display_data')", "repeats a key"),
     "data is a list": ("send('display', b'{\"data\": []}', cell=c, kind='display_data')", "not an object"),
     "unknown op": ("send('root')", "unknown op"),
-    "unknown field": ("send('busy', cell=c, x=1)", "unknown field"),
+    "unknown field": ("send('clear', cell=c, wait=False, x=1)", "unknown field"),
     "host's op": ("send('execute', cell=c, path='/', digest='', options={})", "unknown op"),
     "second hello": ("send('hello', protocol=1, nonce='', python='3', pid=1, stage1={})", "after the start"),
     "answer to nothing": ("send('reply', b'{}', request=77)", "never made"),
@@ -147,7 +146,8 @@ async def test_a_broken_protocol_ends_the_sandbox_with_its_name(harness: Harness
 
 async def test_half_a_frame_that_stays_half_ends_the_sandbox(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     await harness.open(
-        "boot(); start(); c = cell()['cell']\nraw(wire.encode({'op': 'busy', 'cell': c})[:-3]); receive()"
+        "boot(); start(); c = cell()['cell']\n"
+        "raw(wire.encode({'op': 'clear', 'cell': c, 'wait': False})[:-3]); receive()"
     )
     object.__setattr__(harness.resource._live, "_timing", type(harness.resource._live._timing)(half_frame=0.2))
     started = time.monotonic()
@@ -252,9 +252,7 @@ boot(); start()
 while True:
     header, payload = receive()
     op = header["op"]
-    if op == "execute":
-        send("busy", cell=header["cell"])
-    elif op == "kill":
+    if op == "kill":
         send("interpreter", generation=1, state="exited", signal=9)
     elif op == "start":
         send("interpreter", generation=2, state="ready", mode="plain")
@@ -419,7 +417,7 @@ async def test_bundle_manifest_and_grant_must_belong_together(harness: Harness) 
         ("print('no luck', file=sys.stderr); sys.exit(3)", r"exit code 3.*no luck"),
         ("boot(); sys.exit(0) if False else None\nos._exit(9)", None),
         ("h, _ = receive(); send('hello', protocol=1, nonce='x', python='3', pid=1, stage1={}); receive()", "greeting"),
-        ("send('busy', cell='x'); receive(); receive()", "before the guest had reported"),
+        ("send('clear', cell='x', wait=False); receive(); receive()", "before the guest had reported"),
         ("receive(); time.sleep(60)", "did not report within 0.5 s"),
     ],
 )
