@@ -98,12 +98,16 @@ class IsolationFacts(Frozen):
 
 
 class LimitFact(Frozen):
-    """One limit: its value (bytes, count or seconds), the mechanism that holds it, and whether it was seen in force."""
+    """One limit: its value (bytes, count or seconds), the mechanism that holds it, and whether it was seen in force.
+
+    ``detail`` says what the mechanism does not cover, in a few words; empty where there is nothing to say.
+    """
 
     name: Literal["memory", "processes", "file_size", "cpu", "scratch_bytes", "output_bytes", "inodes", "open_files"]
     limit: float | None
     mechanism: Literal["cgroup1", "cgroup2", "rlimit", "tmpfs", "watchdog", "engine", "none"]
     observed: bool | None = None
+    detail: str = ""
 
 
 class ResourceLimits(Frozen):

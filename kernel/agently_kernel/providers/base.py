@@ -27,9 +27,9 @@ from agently_kernel.contract.resource import (
 )
 from agently_kernel.contract.workspace import SANDBOX_PATHS, AccessMode, TaskWorkspaceAccessGrant
 from agently_kernel.guest import wire
-from agently_kernel.providers.bubblewrap import VERSION_COMMANDS
 from agently_kernel.providers.bubblewrap_binary import file_stamp
 from agently_kernel.providers.candidate_config import read_config
+from agently_kernel.providers.toolchains import LANGUAGES, wanted_tools
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, install_guest
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.runtime import temporary_runtime
@@ -141,7 +141,7 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
         started, now = time.monotonic(), time.time()
         try:
             plan = await self.plan(requirement, policy)
-            tools = self._tools(requirement)
+            tools = wanted_tools(requirement)
             key = self._key(plan, policy, tools)
             known = self._probes.get(key)
             if known is not None and started - known[0] < PROBE_SECONDS:
@@ -158,7 +158,7 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
             provider_id=self.provider_id,
             available=True,
             capability=CodeExecutionProviderCapability(
-                languages=("python", *VERSION_COMMANDS), toolchains=facts.toolchains, isolation=facts.isolation,
+                languages=LANGUAGES, toolchains=facts.toolchains, isolation=facts.isolation,
                 workspace_access_modes=self.access_modes, network=facts.network, safety_class=facts.safety_class,
                 output_collection=self.output_collection, mechanism=facts.mechanism,
             ),
@@ -180,10 +180,6 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
                 return resource.facts
             finally:
                 await resource.aclose()
-
-    @staticmethod
-    def _tools(requirement: ExecutionResourceRequirement) -> dict[str, Sequence[str]]:
-        return {t.tool: VERSION_COMMANDS[t.tool] for t in requirement.toolchains if t.tool in VERSION_COMMANDS}
 
     def _key(self, plan: PlanT, policy: ExecutionResourcePolicy, tools: Mapping[str, Sequence[str]]) -> str:
         guest = [(path.name, file_stamp(str(path))) for path in sorted(Path(wire.__file__).parent.glob("*.py"))]
@@ -221,7 +217,7 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
             return await self.create_resource(
                 plan,
                 LaunchRequest(
-                    mounts=mounts, policy=policy, tools=self._tools(requirement), grant=grant,
+                    mounts=mounts, policy=policy, tools=wanted_tools(requirement), grant=grant,
                     resident=requirement.resident,
                 ),
             )

@@ -17,8 +17,6 @@ from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field, field_validator
-
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import GrantError, SandboxError, SandboxLaunchError
 from agently_kernel.contract.isolation import CodeExecutionProviderCapability, ResourceLimits, SafetyClass
@@ -39,9 +37,10 @@ from agently_kernel.providers.bubblewrap_binary import (
     file_stamp,
     find_bwrap,
 )
-from agently_kernel.providers.candidate_config import read_config
+from agently_kernel.providers.candidate_config import ProgramConfig, read_config
+from agently_kernel.providers.toolchains import LANGUAGES, wanted_tools
 from agently_kernel.sandbox.cgroups import find_places, remove_stale
-from agently_kernel.sandbox.interpreter import InterpreterLayout, KnownInterpreter, is_inside, sandbox_environment
+from agently_kernel.sandbox.interpreter import InterpreterLayout, KnownInterpreter, sandbox_environment
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, BootConfig, InterpreterBoot, SeccompBoot, install_guest
 from agently_kernel.sandbox.limits import boot_rlimits, shared_memory_bytes
 from agently_kernel.sandbox.orphans import remove_orphans
@@ -57,50 +56,10 @@ log = logging.getLogger(__name__)
 PROVIDER_ID = "bubblewrap"
 PROBE_SECONDS = 600.0
 GUEST_UID = 1000
-VERSION_COMMANDS: Mapping[str, Sequence[str]] = {
-    "node": ("node", "--version"),
-    "go": ("go", "version"),
-    "c++": ("c++", "--version"),
-    "bash": ("bash", "--version"),
-}
-_FORBIDDEN = ("/", "/proc", "/sys", "/dev", "/etc", "/run", "/tmp", "/workspace")  # noqa: S108
 
 
-class BubblewrapConfig(Frozen):
-    """What a candidate's ``config`` may hold; everything else is an error that names these.
-
-    ``binary``: absolute path of the bwrap to use. ``extra_read_only``: absolute paths of the host that the user wants
-    shown read-only at their own places. ``env``: variables that the guest gets besides the fixed ones.
-    """
-
-    binary: str | None = None
-    extra_read_only: tuple[str, ...] = ()
-    env: Mapping[str, str] = Field(default_factory=dict, repr=False)
-
-    @field_validator("extra_read_only", mode="before")
-    @classmethod
-    def _list(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("extra_read_only")
-    @classmethod
-    def _paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        home = os.path.expanduser("~")
-        for path in value:
-            if not os.path.isabs(path) or os.path.normpath(path) != path:
-                raise ValueError(f"{path!r} must be an absolute path without '.', '..' or a trailing slash")
-            if path in _FORBIDDEN or is_inside(home, (path,)) or is_inside(path, ("/proc", "/sys", "/dev")):
-                raise ValueError(f"{path!r} would show a whole home or system folder; name what is needed in it")
-            if not os.path.exists(path):
-                raise ValueError(f"{path!r} does not exist")
-        return value
-
-    @field_validator("binary")
-    @classmethod
-    def _binary(cls, value: str | None) -> str | None:
-        if value is not None and not os.path.isabs(value):
-            raise ValueError("must be an absolute path")
-        return value
+class BubblewrapConfig(ProgramConfig):
+    """What a candidate's ``config`` may hold: :class:`ProgramConfig`'s; everything else is an error naming these."""
 
 
 class _Plan(Frozen):
@@ -188,10 +147,10 @@ class BubblewrapExecutionResourceProvider:
         config = read_config(BubblewrapConfig, requirement, PROVIDER_ID)
         started, now = time.monotonic(), time.time()
         try:
-            plan = self._plan(config)
+            plan = await self._plan(config)
         except SandboxLaunchError as error:
             return self._unavailable(error, now, time.monotonic() - started)
-        tools = {t.tool: VERSION_COMMANDS[t.tool] for t in requirement.toolchains if t.tool in VERSION_COMMANDS}
+        tools = wanted_tools(requirement)
         key = self._probe_key(plan, policy.limits, tools)
         known = self._probes.get(key)
         if known is not None and started - known[0] < PROBE_SECONDS:
@@ -212,7 +171,7 @@ class BubblewrapExecutionResourceProvider:
             provider_id=PROVIDER_ID,
             available=True,
             capability=CodeExecutionProviderCapability(
-                languages=("python", *VERSION_COMMANDS),
+                languages=LANGUAGES,
                 toolchains=facts.toolchains,
                 isolation=facts.isolation,
                 workspace_access_modes=("snapshot", "read_only"),
@@ -231,7 +190,7 @@ class BubblewrapExecutionResourceProvider:
         self._probes[key] = (started, probe)
         return probe
 
-    def _plan(self, config: BubblewrapConfig) -> _Plan:
+    async def _plan(self, config: BubblewrapConfig) -> _Plan:
         """Find program, interpreter and mode. Raises SandboxLaunchError saying what is missing."""
         if sys.platform != "linux":
             raise SandboxLaunchError(
@@ -247,7 +206,7 @@ class BubblewrapExecutionResourceProvider:
             self._check_root()
         key = (*found, *file_stamp(found[0]))
         if key not in self._binaries:
-            self._binaries[key] = describe_bwrap(*found)
+            self._binaries[key] = await asyncio.to_thread(describe_bwrap, *found)
         return _Plan(binary=self._binaries[key], interpreter=self._interpreter.layout(), mode=mode, config=config)
 
     @staticmethod
@@ -307,8 +266,8 @@ class BubblewrapExecutionResourceProvider:
         grant = requirement.task_workspace_access_grant
         if grant is None:
             raise GrantError("A bubblewrap sandbox needs a task workspace access grant: its mounts come from it.")
-        plan = self._plan(read_config(BubblewrapConfig, requirement, PROVIDER_ID))
-        tools = {t.tool: VERSION_COMMANDS[t.tool] for t in requirement.toolchains if t.tool in VERSION_COMMANDS}
+        plan = await self._plan(read_config(BubblewrapConfig, requirement, PROVIDER_ID))
+        tools = wanted_tools(requirement)
         source = grant.root("source").host_path
         if source is None:
             raise GrantError(f"Grant {grant.grant_id} has no source folder on this host; nothing was started.")

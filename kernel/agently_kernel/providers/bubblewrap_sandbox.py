@@ -7,13 +7,11 @@ import contextlib
 import json
 import os
 import platform
-import signal
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
-from agently_kernel.contract.errors import SandboxCleanupError, SandboxError, SandboxLaunchError
+from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
 from agently_kernel.contract.isolation import Evidence, LimitFact, ResourceLimits
-from agently_kernel.contract.result import DeathCause
 from agently_kernel.contract.workspace import SANDBOX_PATHS
 from agently_kernel.providers.bubblewrap_args import (
     BWRAP_ENVIRONMENT,
@@ -31,6 +29,7 @@ from agently_kernel.sandbox.identity import UID_RANGE as UID_RANGE
 from agently_kernel.sandbox.identity import HostProcess
 from agently_kernel.sandbox.identity import UidLease as UidLease
 from agently_kernel.sandbox.limits import cpu_choice, read_rlimits, rlimit_facts
+from agently_kernel.sandbox.local import LocalSandbox
 from agently_kernel.sandbox.orphans import owner_mark
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits
@@ -38,13 +37,6 @@ from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits
 START_DEADLINE = 15.0
 CLOSE_DEADLINE = 2.0
 _AREAS = {"build": SANDBOX_PATHS["build"], "output": SANDBOX_PATHS["output"], "tmp": TMP, "shm": SHM}
-
-# Enters the control groups before bwrap makes its namespaces, so that the group is the root of what is seen inside; and
-# offers the sandbox first when the whole machine runs out of memory. Replaced by bwrap at once.
-_ENTER = (
-    'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; '
-    'echo 500 > /proc/self/oom_score_adj; exec "$@"'
-)
 
 
 class BubblewrapProcess:
@@ -78,27 +70,19 @@ class BubblewrapProcess:
         self.guest.kill()
 
 
-class BubblewrapSandbox:
-    """Implements ``contract.protocols.Sandbox``. ``layout`` says what is shown, ``limits`` what is enforced.
-
-    It owns its *lease* and releases it when closed.
-    """
+class BubblewrapSandbox(LocalSandbox):
+    """Implements ``contract.protocols.Sandbox``. ``layout`` says what is shown, ``limits`` what is enforced."""
 
     provider_id = "bubblewrap"
 
     def __init__(
         self, binary: BwrapBinary, layout: BubblewrapLayout, limits: ResourceLimits, *, lease: UidLease | None = None
     ) -> None:
+        super().__init__(limits, lease)
         self._binary = binary
         self._layout = layout
-        self._limits = limits
-        self._lease = lease
-        self._cgroup: SandboxCgroup | None = None
         self._process: BubblewrapProcess | None = None
         self._outer: PipedProcess | None = None
-        self._areas: dict[str, int] = {}
-        self._watchdog: Watchdog | None = None
-        self._closed = False
 
     def options(self) -> list[str]:
         """Return bwrap's options for the layout."""
@@ -129,11 +113,10 @@ class BubblewrapSandbox:
             closing_writer.callback(os.close, writing)
             arguments = stack.enter_context(_memory_file([*self.options(), "--info-fd", str(writing)]))
             command = [self._binary.path, "--args", str(arguments), "--", *self.privilege_drop(), *argv]
-            groups = self._cgroup.procs_files()
-            if groups:
-                command = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--", *command]
             env = {**BWRAP_ENVIRONMENT, **owner_mark()}
-            outer = self._outer = await spawn_process(command, env=env, pass_fds=(arguments, writing))
+            outer = self._outer = await spawn_process(
+                self._grouped(command), env=env, pass_fds=(arguments, writing)
+            )
             closing_writer.close()
             pid = await self._read_guest_pid(information, outer)
         try:
@@ -146,15 +129,16 @@ class BubblewrapSandbox:
         """Return the guest's host pid, which bwrap writes as JSON in several pieces once it has made the namespaces."""
         try:
             data = await asyncio.wait_for(_read_to_end(information), START_DEADLINE)
-            return int(json.loads(data)["child-pid"])
-        except (ValueError, KeyError):
-            raise await self._launch_error(outer) from None
         except asyncio.TimeoutError:
             outer.kill()
             raise SandboxLaunchError(
                 f"bubblewrap made no sandbox within {START_DEADLINE:.0f} seconds and was ended. The machine may be "
                 "overloaded; try again.", details={"remedy": "try again"},
             ) from None
+        pid = _child_pid(data)
+        if pid is None:
+            raise await self._launch_error(outer)
+        return pid
 
     async def _launch_error(self, outer: PipedProcess) -> SandboxLaunchError:
         outer.kill()
@@ -208,7 +192,7 @@ class BubblewrapSandbox:
     def _start_watchdog(self, pid: int) -> None:
         if self._watchdog is not None or self._process is None:
             return
-        held = self._cgroup.controllers if self._cgroup is not None else frozenset()
+        held = self._held
         on_disk = self._layout.build_dir is not None
         self._watchdog = Watchdog(
             pid=pid,
@@ -232,13 +216,10 @@ class BubblewrapSandbox:
         observed = read_rlimits(pid) if pid is not None else {}
         facts = self._cgroup.facts(pid) if self._cgroup is not None else []
         held = {fact.name for fact in facts}
-        watching = self._watchdog is not None and self._watchdog.cause is None
+        watching = self._watching
         limits = self._limits
         if "memory" not in held:
-            facts.append(LimitFact(
-                name="memory", limit=limits.memory_bytes, mechanism="watchdog" if limits.memory_bytes else "none",
-                observed=watching if limits.memory_bytes else None,
-            ))
+            facts.append(self._memory_fact())
         if "processes" not in held:
             hard = observed.get("nproc", (-1, -1))[1]
             holds = limits.processes is not None and 0 <= hard <= limits.processes
@@ -285,66 +266,14 @@ class BubblewrapSandbox:
             "control_groups": sorted(self._cgroup.controllers) if self._cgroup is not None else [],
         }
 
-    async def explain_death(self, returncode: int | None) -> DeathCause:
-        """Say why the sandbox ended, or, while it lives, why a process in it was killed."""
-        if self._watchdog is not None and self._watchdog.cause is not None:
-            return self._watchdog.cause
-        ended = self._process is None or self._process.returncode is not None
-        what: Literal["sandbox", "interpreter"] = "sandbox" if ended else "interpreter"
-        if self._watchdog is not None and (seen := self._watchdog.recent_memory_kill()):
-            limit = (self._limits.memory_bytes or 0) // 1024**2
-            return DeathCause(
-                what=what, kind="memory_limit", limit="memory", signal="SIGKILL",
-                message=f"It was ended at the memory limit of {limit} MiB: {seen}.",
-            )
-        if returncode is None:
-            return DeathCause(what=what, kind="unknown", message="No cause could be observed.")
-        number = -returncode if returncode < 0 else returncode - 128 if returncode > 128 else 0
-        if number:
-            with contextlib.suppress(ValueError):
-                name = signal.Signals(number).name
-                return DeathCause(
-                    what=what, kind="signal", signal=name, message=f"The {what}'s first process was ended by {name}."
-                )
-        return DeathCause(
-            what=what, kind="exit", exit_code=returncode, message=f"The {what} ended with exit code {returncode}."
-        )
-
-    async def is_alive(self) -> bool:
-        """True while the guest's first process lives and no limit has ended it."""
+    def _lives(self) -> bool:
         process = self._process
-        return (
-            process is not None and not self._closed and process.returncode is None and not process.guest.gone()
-            and (self._watchdog is None or self._watchdog.cause is None)
-        )
+        return process is not None and process.returncode is None and not process.guest.gone()
 
-    async def close(self) -> None:
-        """Kill everything and remove what was made. Idempotent. Raises SandboxCleanupError naming what is left."""
-        if self._closed:
-            return
-        self._closed = True
-        left: list[str] = []
-        try:
-            if self._watchdog is not None:
-                await self._watchdog.stop()
-            left += await self._end_processes()
-            if self._cgroup is not None:
-                try:
-                    await self._cgroup.remove(CLOSE_DEADLINE)
-                except SandboxCleanupError as error:
-                    left.append(str(error))
-        finally:
-            for descriptor in self._areas.values():
-                os.close(descriptor)
-            self._areas.clear()
-            if self._process is not None:
-                self._process.guest.close()
-            if self._lease is not None:
-                self._lease.release()
-        if left:
-            raise SandboxCleanupError(
-                "A closed bubblewrap sandbox left something behind: " + "; ".join(left), details={"left": left}
-            )
+    async def _let_go(self) -> list[str]:
+        if self._process is not None and self._process.guest.gone():
+            self._process.guest.close()
+        return []
 
     async def _end_processes(self) -> list[str]:
         """Kill, and wait until the whole pid namespace is gone; return what is left as sentences."""
@@ -366,6 +295,16 @@ class BubblewrapSandbox:
                 return [f"process {process.pid} (the sandbox's first) does not end; `kill -9 {process.pid}` and wait"]
             await asyncio.sleep(0.002)
         return []
+
+
+def _child_pid(data: bytes) -> int | None:
+    """Return the pid in what bwrap wrote, None for anything else: a program of that name may write what it likes."""
+    try:
+        told = json.loads(data)
+    except (ValueError, RecursionError):
+        return None
+    pid = told.get("child-pid") if isinstance(told, dict) else None
+    return pid if type(pid) is int and 0 < pid < 2**31 else None
 
 
 async def _read_to_end(descriptor: int) -> bytes:

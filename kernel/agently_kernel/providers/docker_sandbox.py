@@ -327,7 +327,7 @@ class DockerSandbox:
         if not ended:
             return DeathCause(what="interpreter", kind="unknown", message="No cause could be observed.")
         code = process.exit_code if process is not None else returncode
-        return sandbox_death(128 - code if code is not None and code > 128 else code)
+        return sandbox_death(code)
 
     async def is_alive(self) -> bool:
         """True while the container runs, asked of the engine."""

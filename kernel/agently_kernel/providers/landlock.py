@@ -10,10 +10,10 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from pydantic import Field, field_validator
+from pydantic import field_validator
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxLaunchError
@@ -21,17 +21,17 @@ from agently_kernel.contract.isolation import Evidence, IsolationAxis, SafetyCla
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement
 from agently_kernel.contract.workspace import AccessMode
 from agently_kernel.providers.base import LaunchRequest, SandboxProvider, read_config, user_id
+from agently_kernel.providers.candidate_config import HostConfig
+from agently_kernel.providers.host_area import open_in_area
 from agently_kernel.sandbox.host_facts import observe_process
-from agently_kernel.sandbox.host_sandbox import HostArea, HostLaunch, HostSandbox, host_environment
+from agently_kernel.sandbox.host_sandbox import HostArea, HostLaunch
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.interpreter import (
     SYSTEM_ROOTS,
     InterpreterLayout,
     describe_interpreter,
-    sandbox_environment,
 )
-from agently_kernel.sandbox.launch import BootConfig, InterpreterBoot, SeccompBoot
-from agently_kernel.sandbox.limits import boot_rlimits
+from agently_kernel.sandbox.launch import SeccompBoot
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.supervisor import landlock_version
 
@@ -48,16 +48,14 @@ REMEDY = (
 )
 
 
-class LandlockConfig(Frozen):
-    """What a candidate's ``config`` may hold.
+class LandlockConfig(HostConfig):
+    """What a candidate's ``config`` may hold, besides :class:`HostConfig`'s.
 
     ``python``: absolute path of another interpreter than the kernel's own; what it needs outside of the system's
-    folders goes into ``extra_read_only``: absolute host paths that may be read besides. ``env``: further variables.
+    folders goes into ``extra_read_only``.
     """
 
     python: str | None = None
-    extra_read_only: tuple[str, ...] = ()
-    env: Mapping[str, str] = Field(default_factory=dict, repr=False)
 
     @field_validator("python")
     @classmethod
@@ -65,18 +63,6 @@ class LandlockConfig(Frozen):
         if value is not None and not (os.path.isabs(value) and os.access(value, os.X_OK)):
             raise ValueError("must be the absolute path of a program")
         return value
-
-    @field_validator("extra_read_only", mode="before")
-    @classmethod
-    def _list(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("extra_read_only")
-    @classmethod
-    def _paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        from agently_kernel.providers.bubblewrap import BubblewrapConfig
-
-        return BubblewrapConfig(extra_read_only=value).extra_read_only  # the same rules
 
 
 class LandlockPlan(Frozen):
@@ -189,7 +175,6 @@ class LandlockExecutionResourceProvider(SandboxProvider[LandlockPlan]):
 
     async def create_resource(self, plan: LandlockPlan, request: LaunchRequest) -> SandboxResource:
         """Start a confined guest. Raises SandboxLaunchError, OSError."""
-        limits = request.policy.limits
         lease = UidLease.take() if user_id() == 0 else None
         try:
             area = HostArea(lease.uid if lease is not None else None)
@@ -208,20 +193,7 @@ class LandlockExecutionResourceProvider(SandboxProvider[LandlockPlan]):
                 "metadata_visible": True, "descendants_killed": True,
             },
         )
-        environment = sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=plan.config.env)
-        return await SandboxResource.open(
-            HostSandbox(launch, area, limits, lease=lease),
-            safety_class=SafetyClass.CONSTRAINED,
-            python=plan.interpreter.executable,
-            boot=BootConfig(
-                limits=boot_rlimits(limits, processes_by_rlimit=lease is not None),
-                seccomp=SeccompBoot(enabled=True, allow_inet=False, allow_unix=False),
-                interpreter=InterpreterBoot(
-                    env=host_environment(area, environment), cwd=area.paths["build"], roots=area.paths,
-                    links=request.mounts.links(area.paths),
-                ),
-            ),
-            grant=request.grant, network="none", tools=request.tools, guest_dir=str(area.path / "guest"),
-            paths=area.paths, start_interpreter=request.resident, max_output_bytes=request.policy.max_output_bytes,
-            deliver=area.delivery,
+        return await open_in_area(
+            area, launch, request, plan.interpreter, env=plan.config.env, safety_class=SafetyClass.CONSTRAINED,
+            network="none", seccomp=SeccompBoot(enabled=True, allow_inet=False, allow_unix=False), lease=lease,
         )

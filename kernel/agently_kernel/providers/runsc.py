@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
 import shutil
-import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
-
-from pydantic import Field, field_validator
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxLaunchError
@@ -21,7 +19,9 @@ from agently_kernel.contract.workspace import SANDBOX_PATHS
 from agently_kernel.providers.base import LaunchRequest, SandboxProvider, read_config, user_id
 from agently_kernel.providers.bubblewrap_args import system_layout
 from agently_kernel.providers.bubblewrap_binary import file_stamp
+from agently_kernel.providers.candidate_config import ProgramConfig
 from agently_kernel.providers.gvisor import identity_problem
+from agently_kernel.sandbox.asking import ask_program
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, sandbox_environment
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig, InterpreterBoot, SeccompBoot
@@ -41,36 +41,13 @@ INSTALL = "install gVisor: `apt install runsc` on Debian, else https://gvisor.de
 Platform = Literal["auto", "systrap", "ptrace"]
 
 
-class RunscConfig(Frozen):
-    """What a candidate's ``config`` may hold.
+class RunscConfig(ProgramConfig):
+    """What a candidate's ``config`` may hold, besides :class:`ProgramConfig`'s.
 
-    ``binary``: absolute path of runsc. ``platform``: how gVisor catches system calls; ``auto`` takes systrap where the
-    release has it. ``extra_read_only``: absolute host paths to show read-only. ``env``: further variables.
+    ``platform``: how gVisor catches system calls; ``auto`` takes systrap where the release has it.
     """
 
-    binary: str | None = None
     platform: Platform = "auto"
-    extra_read_only: tuple[str, ...] = ()
-    env: Mapping[str, str] = Field(default_factory=dict, repr=False)
-
-    @field_validator("extra_read_only", mode="before")
-    @classmethod
-    def _list(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
-
-    @field_validator("binary")
-    @classmethod
-    def _binary(cls, value: str | None) -> str | None:
-        if value is not None and not os.path.isabs(value):
-            raise ValueError("must be an absolute path")
-        return value
-
-    @field_validator("extra_read_only")
-    @classmethod
-    def _paths(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        from agently_kernel.providers.bubblewrap import BubblewrapConfig
-
-        return BubblewrapConfig(extra_read_only=value).extra_read_only  # the same rules
 
 
 class RunscPlan(Frozen):
@@ -108,7 +85,7 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
         binary = config.binary or shutil.which("runsc", path=os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin")
         if binary is None or not os.access(binary, os.X_OK):
             raise SandboxLaunchError("No runsc program was found.", details={"remedy": INSTALL})
-        version = self._version(binary)
+        version = await asyncio.to_thread(self._version, binary)
         return RunscPlan(
             config=config, binary=binary, stamp=tuple(file_stamp(binary)), version=version,
             platform=choose_platform(version, config.platform), interpreter=describe_interpreter(),
@@ -117,10 +94,13 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
     @staticmethod
     def _version(binary: str) -> str:
         try:
-            said = subprocess.run([binary, "--version"], capture_output=True, text=True, timeout=5, check=True).stdout
-        except (OSError, subprocess.SubprocessError) as error:
-            raise SandboxLaunchError(f"{binary} does not run: {error}.", details={"remedy": INSTALL}) from error
-        return said.splitlines()[0].removeprefix("runsc version").strip()[:60] if said else "unknown"
+            answer = ask_program([binary, "--version"], env={"PATH": os.defpath})
+            if answer.returncode != 0:
+                raise SandboxLaunchError(f"exit code {answer.returncode}: {answer.stderr.strip()[:300]}")
+        except SandboxLaunchError as error:
+            raise SandboxLaunchError(f"{binary} does not run: {error}", details={"remedy": INSTALL}) from error
+        lines = answer.stdout.splitlines()
+        return lines[0].removeprefix("runsc version").strip()[:60] if lines else "unknown"
 
     def plan_key(self, plan: RunscPlan) -> Sequence[object]:
         """Program, release, platform, interpreter, config."""

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from agently_kernel.contract.errors import SandboxCleanupError, SandboxError, SandboxLaunchError
+from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
 from agently_kernel.contract.isolation import Evidence, LimitFact, ResourceLimits
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.providers.gvisor import sentry_evidence
@@ -19,6 +19,7 @@ from agently_kernel.sandbox.cgroups import SandboxCgroup
 from agently_kernel.sandbox.deaths import LOST_SANDBOX, sandbox_death
 from agently_kernel.sandbox.identity import HostProcess, UidLease
 from agently_kernel.sandbox.limits import rlimit_facts
+from agently_kernel.sandbox.local import LocalSandbox
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
 from agently_kernel.sandbox.runtime import probe_folder
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits, descendants
@@ -29,14 +30,8 @@ OWN_THREADS = 200
 
 GO_FAILURE = 2
 
-# Enters the control groups before runsc starts anything, so that all of it is in them.
-_ENTER = (
-    'while [ "$1" != -- ]; do echo 0 > "$1" || exit 125; shift; done; shift; '
-    'echo 500 > /proc/self/oom_score_adj; exec "$@"'
-)
 
-
-class RunscSandbox:
+class RunscSandbox(LocalSandbox):
     """Implements ``Sandbox``. The uid lease belongs to it from the start."""
 
     provider_id = "runsc"
@@ -46,17 +41,14 @@ class RunscSandbox:
         lease: UidLease | None = None,
     ) -> None:
         """*flags* go before the command ``run``; *facts* are those of the mechanism."""
+        super().__init__(layout.limits, lease)
         self._program = program
         self._flags = flags
         self._layout = layout
         self._facts = facts
-        self._lease = lease
         self._folder: Path | None = None
         self._process: PipedProcess | None = None
-        self._cgroup: SandboxCgroup | None = None
-        self._held: list[HostProcess] = []
-        self._watchdog: Watchdog | None = None
-        self._closed = False
+        self._family: list[HostProcess] = []
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> PipedProcess:
         """Write the bundle and run it. Raises SandboxLaunchError."""
@@ -76,11 +68,8 @@ class RunscSandbox:
             self._program, "--root", str(folder / "state"), *self._flags, "run", "-bundle", str(folder),
             f"agently-{secrets.token_hex(6)}",
         ]
-        groups = self._cgroup.procs_files()
-        if groups:
-            command = ["/bin/sh", "-c", _ENTER, "sh", *groups, "--", *command]
         environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(folder)}
-        self._process = await spawn_process(command, env=environment)
+        self._process = await spawn_process(self._grouped(command), env=environment)
         return self._process
 
     def _sentry(self) -> int | None:
@@ -107,12 +96,11 @@ class RunscSandbox:
             raise SandboxError("gVisor's kernel is not among the processes that runsc started; it may have ended.")
         for each in descendants(self._process.pid):
             with contextlib.suppress(OSError):
-                self._held.append(HostProcess(each))
+                self._family.append(HostProcess(each))
         if self._watchdog is None:
-            held = self._cgroup.controllers if self._cgroup is not None else frozenset()
             self._watchdog = Watchdog(
                 pid=self._process.pid,
-                limits=WatchLimits(memory_bytes=None if "memory" in held else self._layout.limits.memory_bytes),
+                limits=WatchLimits(memory_bytes=None if "memory" in self._held else self._limits.memory_bytes),
                 kill=self._process.kill,
             )
             self._watchdog.start()
@@ -127,11 +115,7 @@ class RunscSandbox:
         facts = [fact for fact in groups if fact.name != "processes"]
         names = {fact.name for fact in facts}
         if "memory" not in names:
-            watching = self._watchdog is not None and self._watchdog.cause is None
-            facts.append(LimitFact(
-                name="memory", limit=limits.memory_bytes, mechanism="watchdog" if limits.memory_bytes else "none",
-                observed=watching if limits.memory_bytes else None,
-            ))
+            facts.append(self._memory_fact())
         if "cpu" not in names:
             facts.append(LimitFact(name="cpu", limit=limits.cpus, mechanism="none"))
         facts.append(LimitFact(name="processes", limit=limits.processes, mechanism="none"))
@@ -146,59 +130,22 @@ class RunscSandbox:
         groups = sorted(self._cgroup.controllers) if self._cgroup is not None else []
         return {**self._facts, "control_groups": groups}
 
-    async def explain_death(self, returncode: int | None) -> DeathCause:
-        """Say why it ended, or, while it lives, why a process in it was killed."""
-        if self._watchdog is not None and self._watchdog.cause is not None:
-            return self._watchdog.cause
-        if self._cgroup is not None and self._cgroup.new_oom_kill():
-            limit = (self._layout.limits.memory_bytes or 0) // 1024**2
-            return DeathCause(
-                what="sandbox", kind="memory_limit", limit="memory", signal="SIGKILL",
-                message=f"The kernel ended the sandbox because it reached its memory limit of {limit} MiB.",
-            )
-        if self._process is None or self._process.returncode is None:
-            return DeathCause(what="interpreter", kind="unknown", message="No cause could be observed.")
+    def _lives(self) -> bool:
+        return self._process is not None and self._process.returncode is None
+
+    def _explain_end(self, returncode: int | None) -> DeathCause:
         if returncode == GO_FAILURE:
             return DeathCause(
                 what="sandbox", kind="exit", exit_code=returncode,
                 message="gVisor's kernel gave up, as it does when the sandbox has used up its processes or memory. "
                 + LOST_SANDBOX,
             )
-        return sandbox_death(128 - returncode if returncode is not None and returncode > 128 else returncode)
+        return sandbox_death(returncode)
 
-    async def is_alive(self) -> bool:
-        """True while runsc runs and no limit has ended it."""
-        return (
-            self._process is not None and not self._closed and self._process.returncode is None
-            and (self._watchdog is None or self._watchdog.cause is None)
-        )
-
-    async def close(self) -> None:
-        """End everything and remove what was made. Idempotent. Raises SandboxCleanupError naming what is left."""
-        if self._closed:
-            return
-        self._closed = True
-        left: list[str] = []
-        try:
-            if self._watchdog is not None:
-                await self._watchdog.stop()
-            left += await self._end_processes()
-            if self._cgroup is not None:
-                try:
-                    await self._cgroup.remove(CLOSE_DEADLINE)
-                except SandboxCleanupError as error:
-                    left.append(str(error))
-        finally:
-            for process in self._held:
-                process.close()
-            if self._folder is not None:
-                left += await asyncio.to_thread(_remove, self._folder)
-            if self._lease is not None:
-                self._lease.release()
-        if left:
-            raise SandboxCleanupError(
-                "A closed runsc sandbox left something behind: " + "; ".join(left), details={"left": left}
-            )
+    async def _let_go(self) -> list[str]:
+        if self._folder is None:
+            return []
+        return await asyncio.to_thread(_remove, self._folder)
 
     async def _end_processes(self) -> list[str]:
         process = self._process
@@ -207,16 +154,19 @@ class RunscSandbox:
         if process.returncode is None:
             for pid in descendants(process.pid):  # those of a start that never came to be observed
                 with contextlib.suppress(OSError):
-                    self._held.append(HostProcess(pid))
+                    self._family.append(HostProcess(pid))
         process.close()
-        for held in self._held:  # runsc's children are to die with it; where they do not, they are ended here
-            held.kill()
+        for member in self._family:  # runsc's children are to die with it; where they do not, they are ended here
+            member.kill()
         deadline = asyncio.get_running_loop().time() + CLOSE_DEADLINE
-        while not all(held.gone() for held in self._held):
+        while not all(member.gone() for member in self._family):
             if asyncio.get_running_loop().time() > deadline:
-                return [f"process {held.pid} (runsc) does not end" for held in self._held if not held.gone()]
+                return [f"process {member.pid} (runsc) does not end" for member in self._family if not member.gone()]
             await asyncio.sleep(0.005)
         await asyncio.wait({asyncio.ensure_future(process.wait())}, timeout=1.0)
+        for member in self._family:
+            member.close()
+        self._family.clear()
         return []
 
 

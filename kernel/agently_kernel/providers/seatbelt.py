@@ -9,9 +9,7 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Mapping, Sequence
-
-from pydantic import Field, field_validator
+from collections.abc import Sequence
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxLaunchError
@@ -19,11 +17,12 @@ from agently_kernel.contract.isolation import Evidence, IsolationAxis, SafetyCla
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement
 from agently_kernel.contract.workspace import AccessMode
 from agently_kernel.providers.base import LaunchRequest, SandboxProvider, read_config
+from agently_kernel.providers.candidate_config import HostConfig
+from agently_kernel.providers.host_area import open_in_area
 from agently_kernel.providers.seatbelt_profile import SeatbeltGrant, SeatbeltProfile, make_profile
-from agently_kernel.sandbox.host_sandbox import HostArea, HostLaunch, HostSandbox, host_environment
-from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, sandbox_environment
-from agently_kernel.sandbox.launch import BootConfig, InterpreterBoot, SeccompBoot
-from agently_kernel.sandbox.limits import boot_rlimits
+from agently_kernel.sandbox.host_sandbox import HostArea, HostLaunch
+from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter
+from agently_kernel.sandbox.launch import SeccompBoot
 from agently_kernel.sandbox.resource import SandboxResource
 
 PROVIDER_ID = "seatbelt"
@@ -31,16 +30,8 @@ SANDBOX_EXEC = "/usr/bin/sandbox-exec"
 """Only ever this path: a program of this name elsewhere is not the system's."""
 
 
-class SeatbeltConfig(Frozen):
-    """``extra_read_only``: absolute host folders that may be read besides. ``env``: further variables of the guest."""
-
-    extra_read_only: tuple[str, ...] = ()
-    env: Mapping[str, str] = Field(default_factory=dict, repr=False)
-
-    @field_validator("extra_read_only", mode="before")
-    @classmethod
-    def _list(cls, value: object) -> object:
-        return tuple(value) if isinstance(value, list) else value
+class SeatbeltConfig(HostConfig):
+    """What a candidate's ``config`` may hold: :class:`HostConfig`'s."""
 
 
 class SeatbeltPlan(Frozen):
@@ -96,7 +87,6 @@ class SeatbeltExecutionResourceProvider(SandboxProvider[SeatbeltPlan]):
 
     async def create_resource(self, plan: SeatbeltPlan, request: LaunchRequest) -> SandboxResource:
         """Start a guest under its profile. Raises ConfigurationError, SandboxLaunchError, OSError."""
-        limits = request.policy.limits
         area = HostArea()
         try:
             profile = self.profile(area, plan)
@@ -110,22 +100,9 @@ class SeatbeltExecutionResourceProvider(SandboxProvider[SeatbeltPlan]):
             provider_id=PROVIDER_ID, evidence=shares_processes, prefix=prefix,
             mechanism={"mechanism": "seatbelt", "system": platform.mac_ver()[0] or platform.system()},
         )
-        environment = sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=plan.config.env)
-        return await SandboxResource.open(
-            HostSandbox(launch, area, limits),
-            safety_class=SafetyClass.CONSTRAINED,
-            python=plan.interpreter.executable,
-            boot=BootConfig(
-                limits=boot_rlimits(limits, processes_by_rlimit=False),
-                seccomp=SeccompBoot(enabled=False),
-                interpreter=InterpreterBoot(
-                    env=host_environment(area, environment), cwd=area.paths["build"], roots=area.paths,
-                    links=request.mounts.links(area.paths),
-                ),
-            ),
-            grant=request.grant, network="none", tools=request.tools, guest_dir=str(area.path / "guest"),
-            paths=area.paths, start_interpreter=request.resident, max_output_bytes=request.policy.max_output_bytes,
-            deliver=area.delivery,
+        return await open_in_area(
+            area, launch, request, plan.interpreter, env=plan.config.env, safety_class=SafetyClass.CONSTRAINED,
+            network="none", seccomp=SeccompBoot(enabled=False),
         )
 
     @staticmethod

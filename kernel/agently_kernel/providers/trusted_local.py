@@ -14,10 +14,10 @@ from agently_kernel.contract.isolation import Evidence, IsolationAxis, SafetyCla
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement
 from agently_kernel.contract.workspace import AccessMode
 from agently_kernel.providers.base import LaunchRequest, SandboxProvider, read_config
-from agently_kernel.sandbox.host_sandbox import HostArea, HostLaunch, HostSandbox, host_environment
-from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, sandbox_environment
-from agently_kernel.sandbox.launch import BootConfig, InterpreterBoot, SeccompBoot
-from agently_kernel.sandbox.limits import boot_rlimits
+from agently_kernel.providers.host_area import open_in_area
+from agently_kernel.sandbox.host_sandbox import HostArea, HostLaunch
+from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter
+from agently_kernel.sandbox.launch import SeccompBoot
 from agently_kernel.sandbox.resource import SandboxResource
 
 PROVIDER_ID = "trusted_local"
@@ -78,23 +78,9 @@ class TrustedLocalExecutionResourceProvider(SandboxProvider[TrustedLocalPlan]):
             provider_id=PROVIDER_ID, evidence=no_isolation,
             mechanism={"mechanism": "none", "unsafe": True, "warning": WARNING, "python": sys.version.split()[0]},
         )
-        limits = request.policy.limits
-        environment = sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=plan.config.env)
-        return await SandboxResource.open(
-            HostSandbox(launch, area, limits),
-            safety_class=SafetyClass.TRUSTED_LOCAL,
-            python=plan.interpreter.executable,
-            boot=BootConfig(
-                limits=boot_rlimits(limits, processes_by_rlimit=False),
-                seccomp=SeccompBoot(enabled=False),
-                interpreter=InterpreterBoot(
-                    env=host_environment(area, environment), cwd=area.paths["build"], roots=area.paths,
-                    links=request.mounts.links(area.paths),
-                ),
-            ),
-            grant=request.grant, network="inherited", tools=request.tools, guest_dir=str(area.path / "guest"),
-            paths=area.paths, start_interpreter=request.resident, max_output_bytes=request.policy.max_output_bytes,
-            deliver=area.delivery,
+        return await open_in_area(
+            area, launch, request, plan.interpreter, env=plan.config.env, safety_class=SafetyClass.TRUSTED_LOCAL,
+            network="inherited", seccomp=SeccompBoot(enabled=False),
         )
 
 

@@ -24,7 +24,10 @@ _SIGNALS = {
     "SIGFPE": " (an arithmetic fault in native code)",
     "SIGSYS": " (a forbidden system call)",
     "SIGKILL": " (killed; often for want of memory)",
+    "SIGTERM": " (a program on this machine, or the code itself, asked it to end)",
 }
+
+_LAST_SIGNAL = 64
 
 
 def signal_name(number: int) -> str:
@@ -71,10 +74,24 @@ def interpreter_death(
     )
 
 
+def memory_death(what: Literal["interpreter", "sandbox"], limit_bytes: int | None, seen: str) -> DeathCause:
+    """Return the cause of an end at the memory limit; *seen*: how that was observed."""
+    lost = LOST_VARIABLES if what == "interpreter" else LOST_SANDBOX
+    return DeathCause(
+        what=what, kind="memory_limit", limit="memory", signal="SIGKILL",
+        message=f"The {what} was ended at the memory limit of {(limit_bytes or 0) // 1024**2} MiB: {seen}. {lost}",
+    )
+
+
 def sandbox_death(
     returncode: int | None, *, stopper: Stopper | None = None, violation: str | None = None
 ) -> DeathCause:
-    """Return the cause of a sandbox's end that we ourselves brought about, or that nobody can explain better."""
+    """Return the cause of a sandbox's end that we ourselves brought about, or that nobody can explain better.
+
+    *returncode* is an exit code, a negative signal number, or 128 and a signal number (as wrapping programs say it).
+    """
+    if returncode is not None and 128 < returncode <= 128 + _LAST_SIGNAL:
+        returncode = 128 - returncode
     name = signal_name(-returncode) if returncode is not None and returncode < 0 else None
     code = returncode if returncode is not None and returncode >= 0 else None
     if violation is not None:
@@ -88,7 +105,9 @@ def sandbox_death(
             limit="time" if stopper == "time_limit" else None,
             message=f"The sandbox was ended {_BY_US[stopper]}. {LOST_SANDBOX}",
         )
-    how = f"by {name}" if name else f"with exit code {code}" if code is not None else "for an unknown reason"
+    how = f"with exit code {code}" if code is not None else "for an unknown reason"
+    if name is not None:
+        how = f"by {name}{_SIGNALS.get(name, '')}"
     return DeathCause(
         what="sandbox", kind="signal" if name else "exit" if code is not None else "unknown", exit_code=code,
         signal=name,

@@ -19,15 +19,14 @@ from typing import Any, Literal
 from pydantic import Field
 
 from agently_kernel.contract.base import Frozen
-from agently_kernel.contract.errors import SandboxCleanupError, SandboxError, SandboxLaunchError
+from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
 from agently_kernel.contract.isolation import Evidence, LimitFact, ResourceLimits
-from agently_kernel.contract.result import DeathCause
 from agently_kernel.sandbox import supervisor
-from agently_kernel.sandbox.deaths import sandbox_death
 from agently_kernel.sandbox.delivery import FolderDelivery
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.launch import install_guest
 from agently_kernel.sandbox.limits import read_rlimits, rlimit_facts
+from agently_kernel.sandbox.local import LocalSandbox
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
 from agently_kernel.sandbox.runtime import probe_folder
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits, descendants
@@ -150,20 +149,17 @@ class SupervisedProcess:
         return left
 
 
-class HostSandbox:
+class HostSandbox(LocalSandbox):
     """One sandbox in a :class:`HostArea`. Implements the ``Sandbox`` protocol."""
 
     def __init__(
         self, launch: HostLaunch, area: HostArea, limits: ResourceLimits, *, lease: UidLease | None = None
     ) -> None:
+        super().__init__(limits, lease)
         self.provider_id = launch.provider_id
         self.area = area
         self._launch = launch
-        self._limits = limits
-        self._lease = lease
         self._process: SupervisedProcess | None = None
-        self._watchdog: Watchdog | None = None
-        self._closed = False
 
     async def spawn(self, argv: Sequence[str], *, env: Mapping[str, str], cwd: str) -> SupervisedProcess:
         """Start the guest under a supervisor. Raises SandboxLaunchError."""
@@ -236,13 +232,11 @@ class HostSandbox:
         limits = self._limits
         pid = self.guest_pid
         observed = read_rlimits(pid) if pid is not None else {}
-        watching = self._watchdog is not None and self._watchdog.cause is None
+        watching = self._watching
         by_rlimit = self._launch.processes_by_rlimit and limits.processes is not None
         hard = observed.get("nproc", (-1, -1))[1]
-        memory = limits.memory_bytes is not None and sys.platform == "linux"
         return (
-            LimitFact(name="memory", limit=limits.memory_bytes, mechanism="watchdog" if memory else "none",
-                      observed=watching if memory else None),
+            self._memory_fact(watched=sys.platform == "linux"),
             LimitFact(name="processes", limit=limits.processes, mechanism="rlimit" if by_rlimit else "none",
                       observed=0 <= hard <= (limits.processes or 0) if by_rlimit else None),
             LimitFact(name="cpu", limit=limits.cpus, mechanism="none"),
@@ -256,41 +250,14 @@ class HostSandbox:
         """Return the provider's facts of the mechanism."""
         return self._launch.mechanism
 
-    async def explain_death(self, returncode: int | None) -> DeathCause:
-        """Say what the watchdog saw, else what the exit code tells."""
-        if self._watchdog is not None and self._watchdog.cause is not None:
-            return self._watchdog.cause
-        if returncode is not None and returncode > 128:
-            return sandbox_death(128 - returncode)
-        return sandbox_death(returncode)
+    def _lives(self) -> bool:
+        return self._process is not None and self._process.returncode is None
 
-    async def is_alive(self) -> bool:
-        """True while the guest lives and no limit has ended it."""
-        process = self._process
-        return (
-            process is not None and not self._closed and process.returncode is None
-            and (self._watchdog is None or self._watchdog.cause is None)
-        )
+    async def _end_processes(self) -> list[str]:
+        return [] if self._process is None else await self._process.close(CLOSE_DEADLINE)
 
-    async def close(self) -> None:
-        """End all processes and remove the folder. Idempotent. Raises SandboxCleanupError naming what is left."""
-        if self._closed:
-            return
-        self._closed = True
-        left: list[str] = []
-        try:
-            if self._watchdog is not None:
-                await self._watchdog.stop()
-            if self._process is not None:
-                left += await self._process.close(CLOSE_DEADLINE)
-        finally:
-            left += await asyncio.to_thread(self.area.remove)
-            if self._lease is not None:
-                self._lease.release()
-        if left:
-            raise SandboxCleanupError(
-                f"A closed {self.provider_id} sandbox left something behind: " + "; ".join(left), details={"left": left}
-            )
+    async def _let_go(self) -> list[str]:
+        return await asyncio.to_thread(self.area.remove)
 
 
 def host_environment(area: HostArea, env: Mapping[str, str]) -> dict[str, str]:

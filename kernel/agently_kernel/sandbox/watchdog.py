@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from agently_kernel.contract.result import DeathCause
+from agently_kernel.sandbox.deaths import LOST_SANDBOX
 
 _PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MIB = 1024 * 1024
@@ -236,7 +237,7 @@ class Watchdog:
 
     def _ask_group(self) -> None:
         if self.killed_by_group is not None and self.killed_by_group():
-            self._memory_seen("the sandbox reached its memory limit")
+            self._memory_seen("the kernel ended a process there")
 
     def _memory_seen(self, what: str) -> None:
         self._memory, self._memory_at = what, time.monotonic()
@@ -301,7 +302,7 @@ class Watchdog:
         kinds: dict[str, Literal["memory_limit", "cpu_limit"]] = {"memory": "memory_limit", "cpu": "cpu_limit"}
         self.cause = DeathCause(
             what="sandbox", kind=kinds.get(limit, "watchdog"), limit=limit, signal="SIGKILL",
-            message=f"The sandbox was ended because {what}.",
+            message=f"The sandbox was ended because {what}. {LOST_SANDBOX}",
         )
 
 
