@@ -121,7 +121,7 @@ class Session:
         async def work(cell: str) -> CodeExecutionResult:
             wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask)
             result = await self._run(cell, wanted)
-            show_outputs(self, cell, result)
+            show_outputs(self, cell, result, fresh=wanted.requirement is not None)
             return result
 
         return self._call(work)

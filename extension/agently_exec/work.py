@@ -16,6 +16,7 @@ from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderCandidate
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
+from agently_kernel.output_notes import collected_lines, refused_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,14 +132,18 @@ def _candidates(home: Home, options: ExecOptions) -> tuple[ProviderCandidate, ..
     return chosen or home.settings.providers
 
 
-def show_outputs(home: Home, cell: str, result: CodeExecutionResult) -> None:
-    """Say below the output of the cell what was collected and refused, and when isolation was less than wished."""
+def show_outputs(home: Home, cell: str, result: CodeExecutionResult, *, fresh: bool) -> None:
+    """Say below the output of the cell what was collected and refused, and when isolation was less than wished.
+
+    *fresh*: the sandbox was the run's own.
+    """
     selection = result.selection
     if selection is not None and selection.unsafe:
         home.screen.note(cell, f"this ran WITHOUT isolation ({selection.provider_id}), as it was allowed to")
     elif selection is not None and selection.preference_fallback:
         home.screen.note(cell, f"the preferred isolation could not be had; {selection.provider_id} was taken instead")
-    for output in result.outputs:
-        home.screen.note(cell, f"collected {output.path} ({output.size:,} bytes, {output.sha256[:19]}…)")
-    for refused in result.refused_outputs:
-        home.screen.note(cell, f"refused {refused.path}: {refused.message}")
+    for line in collected_lines(result.outputs):
+        home.screen.note(cell, line)
+    refused = refused_line(result.refused_outputs, fresh=fresh)
+    if refused:
+        home.screen.note(cell, refused)

@@ -16,6 +16,7 @@ from agently_kernel.contract.resource import ExecutionResourceRequirement
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
 from agently_kernel.magics import parse_magic
+from agently_kernel.output_notes import refused_line
 
 if TYPE_CHECKING:
     from agently_kernel.kernel import AgentlyKernel, RunningCell
@@ -87,6 +88,9 @@ class CellRunner:
             )
             shown = None if silent else count
             result = await self.execute(running, request, cell_id=cell_id, count=shown, quiet=silent)
+            refused = refused_line(result.refused_outputs, fresh=False)
+            if refused and not silent:
+                kernel.screen.note(cell, refused)
         except ValidationError as error:
             reasons = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors(include_url=False)]
             return self.failed(cell, "ValueError", "; ".join(reasons))

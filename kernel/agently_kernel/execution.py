@@ -39,6 +39,7 @@ from agently_kernel.contract.workspace import (
 from agently_kernel.deadlines import Overdue, bounded, uninterrupted
 from agently_kernel.handles import Handle
 from agently_kernel.manager import ExecutionResourceManager
+from agently_kernel.output_notes import lost_outputs
 from agently_kernel.own_parts import OwnParts
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.redaction import describe_error
@@ -420,14 +421,9 @@ class CodeExecution:
             sentences.append(_sentence(failure, run))
         if run.report is not None:
             update["outputs"], update["refused_outputs"] = run.report.outputs, run.report.refused
-            declared = set(run.bundle.expected_outputs) if run.bundle else set()
-            lost = [refused for refused in run.report.refused if refused.path in declared]
+            lost = [refused for refused in run.report.refused if refused.declared]
             if lost:
-                sentences.append(
-                    "Declared outputs are missing or were refused: "
-                    + "; ".join(f"{refused.path} ({refused.reason}: {refused.message.rstrip('.')})" for refused in lost)
-                    + ". The others were kept."
-                )
+                sentences.append(lost_outputs(lost))
                 if result.status is ExecutionStatus.SUCCESS:
                     update.setdefault("status", ExecutionStatus.ERROR)
         for error in late:

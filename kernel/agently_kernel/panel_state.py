@@ -381,8 +381,9 @@ class PanelState:
             self._put_output(output_view(output, view.execution_id, view.cell_id), output)
         for refused in result.refused_outputs:
             self._put_output(OutputView(
-                path=clean(refused.path, 500), state="refused", declared=True, execution_id=view.execution_id,
-                cell_id=view.cell_id, media="other", reason=refused.reason, message=clean(refused.message),
+                path=clean(refused.path, 500), state="refused", declared=refused.declared,
+                execution_id=view.execution_id, cell_id=view.cell_id, media="other", reason=refused.reason,
+                message=clean(refused.message),
             ), None)
 
     def _put_output(self, view: OutputView, stored: CollectedOutput | None) -> None:

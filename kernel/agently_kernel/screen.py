@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from agently_kernel.contract.outputs import (
@@ -20,6 +21,9 @@ from agently_kernel.iopub import MAX_CELLS, Publisher
 from agently_kernel.outputs import OutputFilter, StreamFilter, Withheld
 
 log = logging.getLogger("agently_kernel.screen")
+
+MOST_NOTICES = 20
+"""Lines about withheld outputs that one cell is told; what is beyond them is counted in one more."""
 
 
 def weight(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None, buffers: Sequence[bytes] = ()) -> int:
@@ -39,6 +43,14 @@ def weight(data: Mapping[str, Any], metadata: Mapping[str, Any] | None = None, b
     return size
 
 
+@dataclass(slots=True)
+class _Notices:
+    """What a cell was told of withheld outputs."""
+
+    lines: set[str] = field(default_factory=set)
+    left_out: int = 0
+
+
 class Screen:
     """The sink of all of a kernel's executions. ``observe`` is told what was shown as text, and what was withheld."""
 
@@ -56,6 +68,7 @@ class Screen:
         self._observe_withheld = observe_withheld
         self._filters: OrderedDict[tuple[str, str], StreamFilter] = OrderedDict()
         self._counts: OrderedDict[str, int | None] = OrderedDict()
+        self._notices: OrderedDict[str, _Notices] = OrderedDict()
 
     def begin(self, cell: str, parent: Mapping[str, Any], count: int | None) -> None:
         """Say that *cell* starts, which request it answers, and the number its result is shown with (None: silent)."""
@@ -66,6 +79,10 @@ class Screen:
 
     async def finish(self, cell: str) -> None:
         """Return when everything that *cell* has shown is on its way."""
+        said = self._notices.get(cell)
+        if said is not None and said.left_out:
+            self.note(cell, f"… and {said.left_out:,} more notices about outputs that were withheld.")
+            said.left_out = 0
         for name in ("stdout", "stderr"):
             stream = self._filters.pop((cell, name), None)
             if stream is not None:
@@ -102,7 +119,7 @@ class Screen:
             self.note(event.cell, event.text)
 
     def note(self, cell: str, text: str) -> None:
-        """Show one line of the kernel's own."""
+        """Show one line of the kernel's own; only what no guest can bring about at will."""
         self._publisher.note(cell, text)
         self._observe_text(cell, f"[agently] {text}\n")
 
@@ -120,11 +137,23 @@ class Screen:
             self._publisher.message("comm_close", {"comm_id": comm_id, "data": {}}, "")
 
     def withheld(self, cell: str, items: Sequence[Withheld], notice: str = "") -> None:
-        """Say what was not shown."""
+        """Say what was not shown: each thing once a cell, and no more than 20 lines, however much a guest tries."""
         for item in items:
             self._observe_withheld(cell, item)
-        if notice:
+        if not notice:
+            return
+        said = self._notices.get(cell)
+        if said is None:
+            said = self._notices[cell] = _Notices()
+            while len(self._notices) > MAX_CELLS:
+                self._notices.popitem(last=False)
+        if notice in said.lines:
+            return
+        if len(said.lines) < MOST_NOTICES:
+            said.lines.add(notice)
             self._publisher.note(cell, notice)
+        else:
+            said.left_out += 1
 
     def _text(self, cell: str, name: str, text: str) -> None:
         if text:

@@ -171,6 +171,7 @@ class RefusedOutput(Frozen):
         "bad_name", "unreadable",
     ]
     message: str
+    declared: bool = Field(default=False, description="the cell named it, so that the execution fails without it")
 
 
 class CollectionReport(Frozen):

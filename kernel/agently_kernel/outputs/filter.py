@@ -81,10 +81,29 @@ class OutputFilter:
         When the cell has shown too much, ``data`` is empty and the first such bundle carries a notice.
         """
         state = self._cell(cell)
+        loss, chars = self._too_much(data)
+        if kind in ("display_data", "execute_result"):
+            state.outputs += 1
+            state.chars += chars
+            if state.outputs > self.limits.cell_outputs or state.chars > self.limits.cell_chars:
+                first, state.full = not state.full, True
+                reason = f"Further outputs of this cell were withheld after {state.outputs - 1}. Use clear_output()."
+                rest = Withheld("", "", reason)
+                return FilteredBundle({}, {}, (rest,), rest.line if first else "")
+        if loss is not None:
+            return FilteredBundle({"text/plain": loss.line}, {}, (loss,))
+        shown, lost = self._bundles.filter(data)
+        notice = self._notice(state, lost)
+        if not shown and lost:
+            shown, notice = {"text/plain": lost[0].line}, ""
+        return FilteredBundle(shown, _metadata(metadata, shown), tuple(lost), notice)
+
+    def _too_much(self, data: Mapping[str, Any]) -> tuple[Withheld | None, int]:
+        """Return why a bundle is not even looked at, and how many characters the one that is shown counts for."""
         if len(data) > self.limits.bundle_kinds:
             most = self.limits.bundle_kinds
             loss = Withheld("", "", f"An output of {len(data)} MIME types was withheld: {most} are the most.")
-            return FilteredBundle({"text/plain": loss.line}, {}, (loss,))
+            return loss, len(loss.line)
         chars = _size(data)
         if chars > self.limits.bundle_chars:
             most = self.limits.bundle_chars // 1024**2
@@ -92,20 +111,8 @@ class OutputFilter:
                 f"An output of {chars // 1024**2} MiB was withheld: {most} MiB is the most. Write it below output/."
             )
             loss = Withheld("", "", reason)
-            return FilteredBundle({"text/plain": loss.line}, {}, (loss,))
-        if kind in ("display_data", "execute_result"):
-            state.outputs += 1
-            state.chars += chars
-            if state.outputs > self.limits.cell_outputs or state.chars > self.limits.cell_chars:
-                first, state.full = not state.full, True
-                reason = f"Further outputs of this cell were withheld after {state.outputs - 1}. Use clear_output()."
-                loss = Withheld("", "", reason)
-                return FilteredBundle({}, {}, (loss,), loss.line if first else "")
-        shown, lost = self._bundles.filter(data)
-        notice = self._notice(state, lost)
-        if not shown and lost:
-            shown, notice = {"text/plain": lost[0].line}, ""
-        return FilteredBundle(shown, _metadata(metadata, shown), tuple(lost), notice)
+            return loss, len(loss.line)
+        return None, chars
 
     def display_id(self, guest_id: str | None) -> str | None:
         """Return the id under which a display may be updated, or None: ids of the kernel's own displays are refused."""

@@ -50,6 +50,10 @@ def show_path(path: str) -> str:
     return text[:299] + "…" if len(text) > 300 or len(path) > 300 else text
 
 
+def _shown(path: str) -> str:
+    return show_path(path.rstrip("/") or "the working directory")
+
+
 @dataclass(slots=True)
 class _Kept:
     output: CollectedOutput
@@ -66,6 +70,7 @@ class _Area:
     folders: dict[str, Signature] = field(default_factory=dict)
     folders_settled: bool = False
     reported: set[tuple[str, str]] = field(default_factory=set)
+    left_out: int = 0
     listed: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
@@ -94,10 +99,12 @@ class _Run:
         if self.files >= self.limits.max_files:
             raise Refusal("too_many", f"{self.limits.max_files} files were collected already, which is the limit")
         if size > self.limits.max_file_bytes:
-            raise Refusal("too_large", f"it has {size} bytes; the limit for one file is {self.limits.max_file_bytes}")
+            most = self.limits.max_file_bytes
+            raise Refusal("too_large", f"it has {size:,} bytes; the limit for one file is {most:,} bytes")
         if self.bytes + size > self.limits.max_total_bytes:
             raise Refusal(
-                "total_exceeded", f"with its {size} bytes all outputs exceed {self.limits.max_total_bytes} together"
+                "total_exceeded",
+                f"with its {size:,} bytes all files exceed the limit of {self.limits.max_total_bytes:,} bytes together",
             )
         return min(self.limits.max_file_bytes, self.limits.max_total_bytes - self.bytes)
 
@@ -106,9 +113,12 @@ class _Run:
         self.files += 1
         self.bytes += size
 
-    def refuse(self, path: str, refusal: Refusal) -> None:
+    def refuse(self, path: str, refusal: Refusal, *, declared: bool) -> None:
         """Record that *path* (safe to show) was not taken; undeclared refusals are bounded."""
-        self.refused.append(RefusedOutput(path=path, reason=refusal.reason, message=f"{path} was not taken: {refusal}"))
+        message = f"{path} was not taken: {refusal}"
+        self.refused.append(
+            RefusedOutput(path=path, reason=refusal.reason, message=message, declared=declared)
+        )
 
     def report(self) -> CollectionReport:
         """Return what was collected."""
@@ -180,7 +190,7 @@ class Collector:
                 run.outputs.append(self._copy(run, area, directory, path.removeprefix("output/"), path, declared=True))
             except Refusal as refusal:
                 area.kept.pop(path, None)
-                run.refuse(path, refusal)
+                run.refuse(path, refusal, declared=True)
         if also_undeclared:
             self._search(run, area, directory, "output/", frozenset(declared), everything)
         return run.report()
@@ -204,6 +214,8 @@ class Collector:
         folders: dict[str, Signature] = {}
         started = time.time_ns()
         alive, complete, again = set(declared), True, False
+        crowded: Refusal | None = None
+        left_out = 0
         found = walk(
             self._opener, directory, folders, max_entries=MAX_ENTRIES, max_depth=MAX_DEPTH,
             skip=_nothing if prefix else _is_cache,
@@ -223,11 +235,14 @@ class Collector:
                 self._found(run, area, directory, item, path, everything)
             except Refusal as refusal:
                 again = again or refusal.reason in _MAY_PASS
-                # that there is no room is said once, for the whole area
-                self._note(run, area, prefix if refusal.reason == "too_many" else path, refusal)
+                if refusal.reason == "too_many":
+                    crowded, left_out = crowded or refusal, left_out + isinstance(item, Found)
+                else:
+                    self._note(run, area, path, refusal)
                 if run.stop.is_set() or time.monotonic() > run.deadline:
                     complete = False
                     break
+        self._note_crowded(run, area, prefix, crowded, left_out)
         if complete:
             for gone in area.kept.keys() - alive:
                 del area.kept[gone]
@@ -254,12 +269,21 @@ class Collector:
     @staticmethod
     def _note(run: _Run, area: _Area, path: str, refusal: Refusal) -> None:
         """Report an undeclared refusal once, and not more than a screenful of them."""
-        shown = show_path(path.rstrip("/") or "the working directory")
+        shown = _shown(path)
         if (shown, refusal.reason) in area.reported or len(run.refused) >= MAX_REFUSED:
             return
         if len(area.reported) < 4 * MAX_REFUSED:
             area.reported.add((shown, refusal.reason))
-            run.refuse(shown, refusal)
+            run.refuse(shown, refusal, declared=False)
+
+    def _note_crowded(self, run: _Run, area: _Area, prefix: str, crowded: Refusal | None, left_out: int) -> None:
+        """Say once for the whole area that there was no room, and again when more files found none."""
+        if left_out > area.left_out:
+            area.reported.discard((_shown(prefix), "too_many"))
+        area.left_out = left_out
+        if crowded is not None:
+            more = f"; {left_out:,} {'was' if left_out == 1 else 'were'} left out" if left_out else ""
+            self._note(run, area, prefix, Refusal("too_many", f"{crowded}{more}"))
 
     def _copy(
         self, run: _Run, area: _Area, directory: int, relative: str, path: str, *, declared: bool
@@ -305,7 +329,7 @@ class Collector:
                     await self._fetch(run, source, "output", path.removeprefix("output/"), path, declared=True)
                 )
             except Refusal as refusal:
-                run.refuse(path, refusal)
+                run.refuse(path, refusal, declared=True)
         if also_undeclared:
             await self._fetch_listed(run, source, "output", frozenset(declared), everything)
         return run.report()
@@ -327,6 +351,8 @@ class Collector:
         except (AgentlyKernelError, asyncio.TimeoutError) as error:
             self._note(run, area, prefix, Refusal("unreadable", f"its files could not be listed: {error}"))
             return
+        crowded: Refusal | None = None
+        left_out = 0
         for raw, size in sorted(listing)[:MAX_ENTRIES]:
             path = prefix + raw
             known = area.listed.get(path)
@@ -336,11 +362,15 @@ class Collector:
                 _check_name(path)
                 output = await self._fetch(run, source, name, raw, path, declared=False)
             except Refusal as refusal:
-                self._note(run, area, prefix if refusal.reason == "too_many" else path, refusal)
+                if refusal.reason == "too_many":
+                    crowded, left_out = crowded or refusal, left_out + 1
+                else:
+                    self._note(run, area, path, refusal)
                 continue
             area.listed[path] = (size, output.sha256)
             if known is None or known[1] != output.sha256:
                 run.outputs.append(output)
+        self._note_crowded(run, area, prefix, crowded, left_out)
 
     async def _fetch(
         self, run: _Run, source: OutputSource, name: AreaName, relative: str, path: str, *, declared: bool

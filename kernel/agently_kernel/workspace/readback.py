@@ -168,7 +168,7 @@ def _acceptable(info: os.stat_result, max_bytes: int) -> os.stat_result:
     if info.st_nlink != 1:
         raise Refusal("hard_link", f"it has {info.st_nlink} hard links; copy the file instead of linking it")
     if info.st_size > max_bytes:
-        raise Refusal("too_large", f"it has {info.st_size} bytes; the limit for one file is {max_bytes}")
+        raise Refusal("too_large", f"it has {info.st_size:,} bytes; the limit for one file is {max_bytes:,} bytes")
     return info
 
 

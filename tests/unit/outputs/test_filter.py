@@ -145,6 +145,13 @@ def test_the_first_output_too_many_says_so() -> None:
     assert notices == ["", "[withheld] Further outputs of this cell were withheld after 1. Use clear_output().", ""]
 
 
+@pytest.mark.parametrize("data", [{"text/plain": "x" * 2000}, {f"x/{n}": "" for n in range(99)}])
+def test_an_output_that_is_too_much_counts_like_any_other(data: dict[str, str]) -> None:
+    filter_ = OutputFilter(limits=OutputLimits(bundle_chars=1000, cell_outputs=3))
+    shown = [bool(show(filter_, data).data) for _ in range(5)]
+    assert shown == [True, True, True, False, False]
+
+
 def test_size_of_an_output_is_bounded() -> None:
     filter_ = OutputFilter(limits=OutputLimits(bundle_chars=1000, cell_chars=1500))
     assert show(filter_, {"text/plain": "x" * 2000}).data["text/plain"].startswith("[withheld] An output of 0 MiB")

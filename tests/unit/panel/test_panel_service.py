@@ -231,14 +231,18 @@ async def test_executions_outputs_and_text(bench: Bench, tmp_path: Path) -> None
     state.execution_finished("e1", CodeExecutionResult(
         status=ExecutionStatus.ERROR, bundle_id="b", bundle_digest="sha256:x",
         error={"ename": "KeyError", "evalue": "k"}, outputs=(stored(tmp_path, "output/a.csv", b"1"),), seconds=0.5,
-        refused_outputs=(RefusedOutput(path="output/b", reason="symlink", message="a link"),),
+        refused_outputs=(
+            RefusedOutput(path="output/b", reason="symlink", message="a link"),
+            RefusedOutput(path="output/c", reason="missing", message="no such file", declared=True),
+        ),
     ))
     snapshot = (await bench.ask("snapshot"))["snapshot"]
     run = snapshot["executions"][0]
     assert (run["status"], run["message"], run["count"], run["cell_id"]) == ("error", "KeyError: k", 3, "c1")
-    assert (run["outputs"], run["refused"], run["withheld"], run["seconds"]) == (1, 1, 1, 0.5)
-    assert [(o["path"], o["state"], o["reason"]) for o in snapshot["outputs"]] == [
-        ("output/a.csv", "collected", ""), ("output/b", "refused", "symlink")
+    assert (run["outputs"], run["refused"], run["withheld"], run["seconds"]) == (1, 2, 1, 0.5)
+    assert [(o["path"], o["state"], o["reason"], o["declared"]) for o in snapshot["outputs"]] == [
+        ("output/a.csv", "collected", "", True), ("output/b", "refused", "symlink", False),
+        ("output/c", "refused", "missing", True),
     ]
     assert [(e["name"], e["problem"]) for e in snapshot["timeline"]] == [("started", False), ("error", True)]
     assert (await bench.ask("read_execution", execution_id="e9"))["code"] == "unknown"

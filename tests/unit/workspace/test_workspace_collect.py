@@ -186,6 +186,23 @@ async def test_caps_of_size_total_and_count(tmp_path, source):
         assert refused(report) == {"output/b": "too_large", "output/d": "total_exceeded", "output": "too_many"}
 
 
+async def test_files_without_room_are_counted_and_told_again_when_they_are_more(tmp_path, source):
+    with make_workspace(tmp_path, collection=SMALL) as workspace:
+        manifest = materialized(workspace)
+
+        async def told(files: int) -> list[str]:
+            for number in range(files):
+                (source.output / f"f{number}").write_bytes(b"")
+            report = await workspace.collect(manifest, source)
+            assert not any(item.declared for item in report.refused)
+            return [item.message for item in report.refused]
+
+        limit = "output was not taken: 4 files were collected already, which is the limit; "
+        assert await told(6) == [limit + "2 were left out"]
+        assert await told(6) == []
+        assert await told(7) == [limit + "3 were left out"]
+
+
 async def test_caps_hold_for_declared_outputs(tmp_path, source):
     with make_workspace(tmp_path, collection=SMALL) as workspace:
         for name in "abcde":
@@ -194,6 +211,7 @@ async def test_caps_hold_for_declared_outputs(tmp_path, source):
         report = await workspace.collect(materialized(workspace, tuple(f"output/{n}" for n in "eabcd")), source)
         assert list(brought(report)) == ["output/a", "output/b", "output/c", "output/d"]
         assert refused(report) == {"output/e": "too_large"}
+        assert [item.declared for item in report.refused] == [True]
 
 
 async def test_a_new_sandbox_is_looked_at_afresh(workspace, source, tmp_path):
