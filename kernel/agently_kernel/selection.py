@@ -54,6 +54,24 @@ class Attempt:
     fallback: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Unprobed:
+    """A candidate that says of itself that it isolates nothing: nothing of it runs before that was allowed."""
+
+    index: int
+    candidate: ProviderCandidate
+    requirement: ExecutionResourceRequirement
+    provider: ExecutionResourceProvider
+
+
+def declares_no_isolation(provider: object) -> bool:
+    """True when the provider itself says, before any probe, that it isolates nothing (``safety_class``).
+
+    Such a word only ever makes the rules stricter; that a provider isolates is never taken from what it says.
+    """
+    return getattr(provider, "safety_class", None) is SafetyClass.TRUSTED_LOCAL
+
+
 def candidates_of(requirement: ExecutionResourceRequirement, known: Iterable[str]) -> tuple[ProviderCandidate, ...]:
     """Return the chain: the explicit ``provider_id`` alone, else ``provider_candidates``, else all *known* in order."""
     if requirement.provider_id is not None:
@@ -148,10 +166,7 @@ def hard_problem(requirement: ExecutionResourceRequirement, probe: ExecutionReso
     found = toolchain_problem(requirement.toolchains, capability.toolchains)
     if found is not None:
         return found
-    grant = requirement.task_workspace_access_grant
-    modes = {requirement.workspace_access_mode}
-    if grant is not None:
-        modes |= {grant.mode, *(granted.mode for granted in grant.inputs)}
+    modes = _access_modes(requirement)
     for mode in sorted(modes):
         if mode not in capability.workspace_access_modes:
             return Problem(
@@ -162,7 +177,7 @@ def hard_problem(requirement: ExecutionResourceRequirement, probe: ExecutionReso
             )
     trusted = capability.safety_class is SafetyClass.TRUSTED_LOCAL
     if trusted:
-        return _trusted_local_problem(requirement, modes)
+        return no_isolation_problem(requirement)
     if requirement.policy.network_mode == "disabled" and (
         capability.network != "none" or capability.isolation.network_blocked is False
     ):
@@ -170,14 +185,22 @@ def hard_problem(requirement: ExecutionResourceRequirement, probe: ExecutionReso
     return None
 
 
-def _trusted_local_problem(requirement: ExecutionResourceRequirement, modes: set[Any]) -> Problem | None:
+def _access_modes(requirement: ExecutionResourceRequirement) -> set[Any]:
+    """Return every way in which the requirement wants files of the host."""
+    grant = requirement.task_workspace_access_grant
+    modes = {requirement.workspace_access_mode}
+    return modes if grant is None else modes | {grant.mode, *(granted.mode for granted in grant.inputs)}
+
+
+def no_isolation_problem(requirement: ExecutionResourceRequirement) -> Problem | None:
+    """Return why something that isolates nothing cannot serve the requirement, None when it may be asked for."""
     policy = requirement.policy
     if policy.isolation == "required":
         return Problem(
             "trusted_local_refused",
             "isolation",
             "it isolates nothing, and isolation is required",
-            "install an isolating provider; `agently-kernel doctor` says how",
+            "install a provider that isolates; `agently-kernel doctor` says how",
         )
     if not policy.unsafe_fallback:
         return Problem(
@@ -186,7 +209,7 @@ def _trusted_local_problem(requirement: ExecutionResourceRequirement, modes: set
             "it isolates nothing, and unsafe_fallback is not set",
             "set unsafe_fallback=True with isolation='preferred' or 'none' to accept running without isolation",
         )
-    if modes != {"snapshot"}:
+    if _access_modes(requirement) != {"snapshot"}:
         return Problem(
             "workspace_access",
             "snapshot",
@@ -273,7 +296,7 @@ class SelectionChain:
     probe: ProbeProvider
     authorise: Authorise
     skipped: list[SkipReason] = field(default_factory=list)
-    _later: list[Attempt] = field(default_factory=list)
+    _later: list[Attempt | _Unprobed] = field(default_factory=list)
 
     def candidates(self) -> Iterable[ProviderCandidate]:
         """Return the chain; installed packages are looked for only if nothing is named, as far as it is walked."""
@@ -291,13 +314,16 @@ class SelectionChain:
                 yield attempt
                 continue
             self._later.append(attempt)
-        for attempt in sorted(self._later, key=lambda a: a.index):
-            attempt.fallback = True
-            found = await self._authorised(attempt)
+        for waiting in sorted(self._later, key=lambda item: item.index):
+            unsafe = isinstance(waiting, _Unprobed) or _is_unsafe(waiting)
+            found = await self._authorised(waiting.requirement) if unsafe else None
             if found is not None:
-                self.skip(attempt, found)
+                self._record(waiting.index, waiting.candidate, found)
                 continue
-            yield attempt
+            second = await self._probed(waiting) if isinstance(waiting, _Unprobed) else waiting
+            if second is not None:
+                second.fallback = True
+                yield second
 
     def skip(self, attempt: Attempt, problem: Problem) -> None:
         """Record why *attempt* was not taken."""
@@ -313,7 +339,10 @@ class SelectionChain:
         skipped = list(self.skipped)
         if taken is not None and not taken.fallback:
             for passed in self._later:
-                if (problem := isolation_problem(self.requirement.policy, _isolation(passed))) is not None:
+                isolation = IsolationFacts() if isinstance(passed, _Unprobed) else _isolation(passed)
+                if (problem := isolation_problem(self.requirement.policy, isolation)) is not None:
+                    if isinstance(passed, _Unprobed):
+                        problem = problem._replace(message="it isolates nothing, and another provider does")
                     skipped.append(_skip_reason(passed.index, passed.candidate, problem))
         skipped.sort(key=lambda reason: reason.index)
         capability = taken.probe.capability if taken else None
@@ -365,25 +394,41 @@ class SelectionChain:
                 ),
             )
             return None
-        probe = await self.probe(provider, merged)
-        found = probe if isinstance(probe, Problem) else hard_problem(merged, probe)
-        if found is None and not isinstance(probe, Problem):
-            attempt = Attempt(index, candidate, merged, provider, probe, False)
-            attempt.full = is_full_match(policy, _isolation(attempt)) and not _is_unsafe(attempt)
+        unprobed = _Unprobed(index, candidate, merged, provider)
+        declared = declares_no_isolation(provider)
+        found = no_isolation_problem(merged) if declared else None
+        if found is None and declared and policy.isolation == "preferred":
+            self._later.append(unprobed)
+            return None
+        if found is None and declared:
+            found = await self._authorised(merged)
+        attempt = await self._probed(unprobed) if found is None else None
+        if attempt is not None:
             if policy.isolation == "required":
                 found = isolation_problem(policy, _isolation(attempt))
-            elif policy.isolation == "none":
-                found = await self._authorised(attempt)
-            if found is None:
-                return attempt
+            elif policy.isolation == "none" and _is_unsafe(attempt) and not declared:
+                found = await self._authorised(merged)
         if found is not None:
             self._record(index, candidate, found)
-        return None
-
-    async def _authorised(self, attempt: Attempt) -> Problem | None:
-        if not _is_unsafe(attempt) or attempt.requirement.policy.trusted_local_authorized:
             return None
-        return await self.authorise(attempt.requirement)
+        return attempt
+
+    async def _probed(self, item: _Unprobed) -> Attempt | None:
+        """Probe one candidate; None when it cannot serve the requirement, which is recorded then."""
+        probe = await self.probe(item.provider, item.requirement)
+        if isinstance(probe, Problem):
+            self._record(item.index, item.candidate, probe)
+            return None
+        if (found := hard_problem(item.requirement, probe)) is not None:
+            self._record(item.index, item.candidate, found)
+            return None
+        attempt = Attempt(item.index, item.candidate, item.requirement, item.provider, probe, False)
+        attempt.full = is_full_match(self.requirement.policy, _isolation(attempt)) and not _is_unsafe(attempt)
+        return attempt
+
+    async def _authorised(self, requirement: ExecutionResourceRequirement) -> Problem | None:
+        """Ask whether code may run without isolation; None when it may."""
+        return None if requirement.policy.trusted_local_authorized else await self.authorise(requirement)
 
     def _record(self, index: int, candidate: ProviderCandidate, problem: Problem) -> None:
         self.skipped.append(_skip_reason(index, candidate, problem))

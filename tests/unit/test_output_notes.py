@@ -1,4 +1,4 @@
-"""The lines below a cell about the files it left: bounded, with the reason, and true about what becomes of the files."""
+"""The lines below a cell about the files it left: bounded, with the reason, and true about their fate."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def test_declared_ones_are_told_by_the_error_alone() -> None:
 
 def test_collected_files_beyond_a_screenful_are_counted() -> None:
     outputs = [
-        CollectedOutput(path=f"output/{n}", sha256="sha256:" + "0" * 64, size=1234, stored_path="/x") for n in range(128)
+        CollectedOutput(path=f"output/{n}", sha256="sha256:" + "0" * 64, size=1234, stored_path="/x")
+        for n in range(128)
     ]
     lines = collected_lines(outputs)
     assert lines[0] == "collected output/0 (1,234 bytes, sha256:000000000000…)"

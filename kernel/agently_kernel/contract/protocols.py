@@ -145,7 +145,11 @@ class CodeExecutionResource(Protocol):
 
 
 class ExecutionResourceProvider(Protocol):
-    """One isolation mechanism (reference: "Required provider surface")."""
+    """One isolation mechanism (reference: "Required provider surface").
+
+    One that isolates nothing says so beforehand with an attribute ``safety_class = SafetyClass.TRUSTED_LOCAL``; it is
+    then not even probed where it may not be taken.
+    """
 
     provider_id: str
     supported_kinds: tuple[str, ...]

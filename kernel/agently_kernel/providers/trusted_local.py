@@ -52,6 +52,7 @@ class TrustedLocalExecutionResourceProvider(SandboxProvider[TrustedLocalPlan]):
     """Runs code on the host. What it needs of the policy it checks itself too, besides the selection."""
 
     provider_id = PROVIDER_ID
+    safety_class = SafetyClass.TRUSTED_LOCAL  # said before any probe, so that a chain that may not take it runs nothing
     access_modes: tuple[AccessMode, ...] = ("snapshot",)
 
     async def plan(

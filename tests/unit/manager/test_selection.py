@@ -279,6 +279,61 @@ async def test_trusted_local_can_be_authorised_by_a_person_but_only_when_it_is_i
     assert "approval_required" in manager.types
 
 
+@pytest.mark.parametrize(
+    ("policy", "fields"),
+    [
+        (ExecutionResourcePolicy(), {}),
+        (ExecutionResourcePolicy(required_axes=(), trusted_local_authorized=True), {}),
+        (ExecutionResourcePolicy(isolation="preferred"), {}),
+        (ExecutionResourcePolicy(isolation="none"), {}),
+        (ExecutionResourcePolicy(isolation="none", unsafe_fallback=True), {}),  # nobody there who could be asked
+        (ExecutionResourcePolicy(isolation="preferred", unsafe_fallback=True), {}),
+        (
+            ExecutionResourcePolicy(isolation="none", unsafe_fallback=True, trusted_local_authorized=True),
+            {"workspace_access_mode": "read_only"},
+        ),
+    ],
+)
+async def test_what_says_that_it_isolates_nothing_runs_nothing_where_it_may_not_be_taken(make, policy, fields):
+    provider = unsafe()
+    provider.safety_class = SafetyClass.TRUSTED_LOCAL
+    manager = make(provider)
+    [(name, code, _)] = await skipped(manager, policy=policy, **fields)
+    assert name == "unsafe" and code in ("trusted_local_refused", "approval", "workspace_access")
+    assert provider.log == [] and "probed" not in manager.types
+
+
+@pytest.mark.parametrize("mode", ["preferred", "none"])
+@pytest.mark.parametrize("authorised", [False, True])
+async def test_what_says_that_it_isolates_nothing_is_asked_for_once_and_then_probed(make, mode, authorised):
+    asked: list[str] = []
+    provider = unsafe()
+    provider.safety_class = SafetyClass.TRUSTED_LOCAL
+
+    async def person(request):
+        asked.append(request.gate)
+        assert provider.log == []
+        return ApprovalOutcome.APPROVED_ONCE
+
+    manager = make(provider)
+    manager.approval.set_channel(person)
+    policy = ExecutionResourcePolicy(isolation=mode, unsafe_fallback=True, trusted_local_authorized=authorised)
+    handle = await manager.async_ensure(wanted(policy=policy))
+    assert handle.selection.unsafe is True and handle.selection.preference_fallback is (mode == "preferred")
+    assert (asked, provider.log) == ([] if authorised else ["trusted_local"], ["probe", "ensure"])
+
+
+async def test_under_preferred_it_comes_after_everything_that_isolates(make):
+    provider, full = unsafe(), SyntheticProvider("full")
+    provider.safety_class = SafetyClass.TRUSTED_LOCAL
+    policy = ExecutionResourcePolicy(isolation="preferred", unsafe_fallback=True, trusted_local_authorized=True)
+    handle = await make(provider, full).async_ensure(wanted(policy=policy))
+    assert handle.provider_id == "full" and provider.log == []
+    assert [(s.provider_id, s.message) for s in handle.selection.skipped] == [
+        ("unsafe", "it isolates nothing, and another provider does")
+    ]
+
+
 async def test_trusted_local_takes_snapshot_grants_only(make):
     provider = unsafe()
     provider.capability = provider.capability.model_copy(update={"workspace_access_modes": ("snapshot", "read_only")})
