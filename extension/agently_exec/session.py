@@ -29,9 +29,10 @@ from agently_kernel.panel_actions import PanelActions
 from agently_kernel.panel_link import PanelLink
 from agently_kernel.prompts import guest_prompt
 from agently_kernel.screen import Screen
+from agently_kernel.settings import refusal
 from agently_kernel.spill import open_spill_log
 from agently_kernel.startup import prepare as read_user_settings
-from agently_kernel.startup import read_config
+from agently_kernel.user_config import misplaced, read_config
 
 T = TypeVar("T")
 SERVER_PACE = 900_000.0
@@ -50,6 +51,7 @@ class Session:
         self.settings, self.faults = prepared.settings, prepared.faults
         self.session_id, self.approval, self.sandbox = prepared.session_id, prepared.approval, prepared.sandbox
         self.running: str | None = None
+        self._looked_for_settings = False
         self._front_end = front_end
         self._thread = LoopThread(front_end.read)
         self._numbers = itertools.count(1)
@@ -149,7 +151,7 @@ class Session:
 
     def _call(self, work: Callable[[str], Awaitable[T]]) -> T:
         if self.faults:
-            raise ConfigurationError(" ".join(self.faults))
+            raise ConfigurationError(refusal(self.faults))
         cell, parent = f"cell-{next(self._numbers)}-{secrets.token_hex(2)}", self._front_end.parent()
         self._can_ask = self._front_end.can_ask()
 
@@ -159,6 +161,10 @@ class Session:
             try:
                 return await work(cell)
             finally:
+                if not self._looked_for_settings:
+                    self._looked_for_settings = True
+                    for sentence in misplaced():
+                        self.screen.note(cell, sentence)
                 self.running = None
                 await self.screen.finish(cell)
 

@@ -32,7 +32,8 @@ def main() -> None:
     from agently_kernel.deferred import defer
 
     defer("IPython", "ipykernel", "jupyter_client")  # needed for a few of their modules
-    from agently_kernel.startup import load_while_starting, prepare, read_config
+    from agently_kernel.startup import load_while_starting, prepare
+    from agently_kernel.user_config import read_config
 
     loop = asyncio.new_event_loop()
     asyncio.set_event_loop(loop)

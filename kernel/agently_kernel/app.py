@@ -13,8 +13,9 @@ import logging
 import os
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
 import zmq
 from ipykernel.control import ControlThread
@@ -23,7 +24,7 @@ from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.session import Session, session_aliases, session_flags
 from jupyter_core.paths import jupyter_runtime_dir, secure_write
 from tornado.ioloop import IOLoop
-from traitlets import Instance, Unicode
+from traitlets import Instance, TraitError, Unicode
 from traitlets.config import Application, Config, catch_config_error
 from traitlets.utils import filefind
 from zmq.eventloop.zmqstream import ZMQStream
@@ -32,8 +33,10 @@ from agently_kernel import __version__
 from agently_kernel.early_sockets import KINDS, Connection, EarlySockets, open_socket
 from agently_kernel.iopub_socket import LoopSocket
 from agently_kernel.kernel import AgentlyKernel
-from agently_kernel.startup import Prepared, prepare, read_config
+from agently_kernel.startup import Prepared, prepare
+from agently_kernel.user_config import read_config
 
+T = TypeVar("T")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PORTS = ("shell", "iopub", "stdin", "hb", "control")
 _PLAIN = (
@@ -77,13 +80,13 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         self.parse_command_line(argv)
         if self.prepared is None:
             self.prepared = prepare(*read_config(sys.argv[1:] if argv is None else argv))
-        self.update_config(Config(self.prepared.config))
-        self.update_config(self.cli_config)  # the command line wins
+        self._take_config(self.prepared)
         self.log.setLevel(self.log_level)  # else every message is made, to be dropped by the handler
         self._owns_file = False
         self._sockets: dict[str, zmq.Socket[bytes]] = {}
         self._iopub: LoopSocket | None = None
         self._open_streams()
+        self._guarded(lambda: self.session)
         self._find_connection_file()
         self._watch_parent()
         if self.curve_secretkey is None and self.transport == "tcp" and self.ip not in _LOOPBACK:
@@ -116,6 +119,27 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         if self._owns_file:
             Path(self.connection_file).unlink(missing_ok=True)
             self.cleanup_ipc_files()
+
+    def _take_config(self, prepared: Prepared) -> None:
+        """Apply the user's configuration, and over it the command line."""
+        self._guarded(lambda: self.update_config(Config(prepared.config)))
+        self.update_config(self.cli_config)
+
+    def _guarded(self, make: Callable[[], T]) -> T:
+        """Return what *make* makes. Options that Jupyter's own parts refuse are a fault, and are left out from then on.
+
+        Such a fault must not end the process, which nobody would see: every cell is answered with it instead.
+        """
+        try:
+            return make()
+        except TraitError as error:
+            assert self.prepared is not None
+            said = " ".join(str(error).split())[:300].rstrip(".")
+            self.prepared.faults += (f"An option in your configuration is not valid: {said}.",)
+            self.prepared.config = {}
+            self.config = Config()
+            self.update_config(self.cli_config)
+            return make()
 
     # -- connection ----------------------------------------------------------------------------------------------------
 
@@ -210,10 +234,13 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         self.control_thread.start()
         loop = asyncio.get_event_loop_policy().get_event_loop()
         self._iopub = LoopSocket(self._sockets["iopub"], self.session, loop)
-        kernel = self.kernel = AgentlyKernel.instance(
-            parent=self, session=self.session, log=self.log, iopub_socket=self._iopub,
-            stdin_socket=self._sockets["stdin"], shell_stream=ZMQStream(self._sockets["shell"]),
-            control_stream=control_stream, control_thread=self.control_thread,
+        shell_stream = ZMQStream(self._sockets["shell"])
+        kernel = self.kernel = self._guarded(
+            lambda: AgentlyKernel.instance(
+                parent=self, session=self.session, log=self.log, iopub_socket=self._iopub,
+                stdin_socket=self._sockets["stdin"], shell_stream=shell_stream,
+                control_stream=control_stream, control_thread=self.control_thread,
+            )
         )
         kernel.record_ports({f"{name}_port": getattr(self, f"{name}_port") for name in _PORTS})
         if sys.platform != "win32":

@@ -17,6 +17,8 @@ from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
 from agently_kernel.magics import parse_magic
 from agently_kernel.output_notes import refused_line
+from agently_kernel.settings import refusal
+from agently_kernel.user_config import misplaced
 
 if TYPE_CHECKING:
     from agently_kernel.kernel import AgentlyKernel, RunningCell
@@ -54,6 +56,7 @@ class CellRunner:
 
     def __init__(self, kernel: AgentlyKernel) -> None:
         self._kernel = kernel
+        self._looked_for_settings = False
 
     async def run(
         self,
@@ -70,7 +73,7 @@ class CellRunner:
         kernel = self._kernel
         cell = running.cell
         if kernel.faults:
-            return self.failed(cell, "ConfigurationError", " ".join(kernel.faults))
+            return self.failed(cell, "ConfigurationError", refusal(kernel.faults))
         if not code.strip() and not user_expressions:
             return {"status": "ok", "user_expressions": {}, "payload": []}
         try:
@@ -91,6 +94,10 @@ class CellRunner:
             refused = refused_line(result.refused_outputs, fresh=False)
             if refused and not silent:
                 kernel.screen.note(cell, refused)
+            if not (silent or self._looked_for_settings):
+                self._looked_for_settings = True
+                for sentence in misplaced():
+                    kernel.screen.note(cell, sentence)
         except ValidationError as error:
             reasons = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors(include_url=False)]
             return self.failed(cell, "ValueError", "; ".join(reasons))

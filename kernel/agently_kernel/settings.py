@@ -10,8 +10,7 @@ import ast
 import difflib
 import math
 import re
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
@@ -19,6 +18,7 @@ from pydantic import Field, ValidationError, field_validator
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.isolation import REQUIRED_AXES, IsolationAxis, ResourceLimits
+from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.resource import ExecutionResourcePolicy, IsolationPolicy, ProviderCandidate
 from agently_kernel.contract.workspace import CollectionLimits
 
@@ -115,9 +115,15 @@ class KernelSettings(Frozen):
     @field_validator("save_outputs")
     @classmethod
     def _folder(cls, value: str | None) -> str | None:
-        if value is not None and (not value.strip() or ".." in Path(value).parts):
-            raise ValueError("must name a folder, without '..', for example 'outputs'")
-        return value
+        if value is None:
+            return None
+        try:
+            plain = value if value[:1] in ("/", "~") else normalise_relative_path(value.removesuffix("/"))
+        except ValueError:
+            plain = "/"
+        if plain[:1] in ("/", "~") or ":" in plain:
+            raise ValueError("must name a folder below the notebook's folder, for example 'results'")
+        return plain
 
     def policy(self) -> ExecutionResourcePolicy:
         """Return the policy of this kernel's session. Raises ConfigurationError when two settings contradict."""
@@ -159,6 +165,11 @@ def _sentences(error: ValidationError) -> list[str]:
             reason = item["msg"].removeprefix("Value error, ")
             sentences.append(f"{name}{given} is not valid: {reason[:1].lower()}{reason[1:]}.")
     return sentences
+
+
+def refusal(faults: Sequence[str]) -> str:
+    """Return what a cell is answered with while the configuration has *faults*."""
+    return " ".join((*faults, "No cell is run until this is corrected; then restart the kernel."))
 
 
 def read_settings(section: Mapping[str, Any]) -> tuple[KernelSettings, tuple[str, ...]]:

@@ -82,7 +82,7 @@ def test_values_of_a_file_and_of_a_command_line_mean_the_same() -> None:
         ({"timeout": float("inf")}, "c.AgentlyKernel.timeout = inf is not valid: must be a finite number of seconds."),
         (
             {"save_outputs": "../up"},
-            "c.AgentlyKernel.save_outputs = '../up' is not valid: must name a folder, without '..', ",
+            "c.AgentlyKernel.save_outputs = '../up' is not valid: must name a folder below the notebook's ",
         ),
         ({"unsafe_fallback": True}, "unsafe_fallback=True needs isolation='preferred' or 'none'"),
         (
