@@ -44,17 +44,17 @@ def cache() -> Path:
 
 
 def python_rootfs() -> Path:
-    """Return the tar of a Debian root with Python and IPython; made once, then kept. Half a minute the first time."""
-    target = cache() / "ipython-bookworm.tar"
+    """Return the tar of a Debian root with Python, IPython and time zones; made once (half a minute), then kept."""
+    target = cache() / "ipython-tzdata-bookworm.tar"
     with (cache() / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not target.exists():
             program = require_tool("mmdebstrap")
             part = target.with_suffix(".part.tar")
             part.unlink(missing_ok=True)
+            packages = "--include=python3,python3-ipython,tzdata"
             subprocess.run(
-                [program, "--quiet", "--variant=apt", "--include=python3,python3-ipython", "bookworm", str(part)],
-                check=True, timeout=600,
+                [program, "--quiet", "--variant=apt", packages, "bookworm", str(part)], check=True, timeout=600
             )
             part.rename(target)
     return target

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
+from gvisor_support import gvisor_holds_processes
 from images import Engine
 from provider_support import AXES, concluded, probe, surroundings
 
@@ -13,7 +15,8 @@ from agently_kernel.contract.isolation import conclude
 from agently_kernel.contract.protocols import ExecutionResourceProvider
 from agently_kernel.contract.result import ExecutionStatus
 from agently_kernel.providers.docker import DockerExecutionResourceProvider
-from agently_kernel.providers.gvisor import GvisorExecutionResourceProvider, sentry_evidence
+from agently_kernel.providers.docker_engine import EngineFacts
+from agently_kernel.providers.gvisor import GvisorExecutionResourceProvider, GvisorSandbox, sentry_evidence
 from agently_kernel.testing.provider_contract import ProviderContract
 from agently_kernel.testing.surroundings import inventory
 
@@ -75,4 +78,20 @@ async def test_what_holds_no_limit_says_so(engine: Engine, tmp_path: Path) -> No
         result = await place.cell("pass")
         assert result.status is ExecutionStatus.SUCCESS and result.facts is not None
         limits = {limit.name: limit.mechanism for limit in result.facts.limits}
-    assert (limits["processes"], limits["inodes"], limits["memory"]) == ("none", "none", "engine")
+    assert (limits["inodes"], limits["memory"]) == ("none", "engine")
+
+
+async def test_the_limit_of_processes_is_held_inside_and_the_session_lives_on(engine: Engine, tmp_path: Path) -> None:
+    await gvisor_holds_processes(GvisorExecutionResourceProvider(), engine.config(), tmp_path)
+
+
+@pytest.mark.parametrize("change", [{"runtime_programs": {"runsc": "/usr/bin/runc"}}, {"runtime_programs": {}},
+                                    {"local": False}])
+def test_nothing_starts_as_superuser_where_the_runtime_may_be_another_program(change: dict[str, Any]) -> None:
+    """SYNTHETIC facts of an engine."""
+    known = {"runtime_programs": {"runsc": "/usr/bin/runsc"}, "local": True, **change}
+    facts = EngineFacts(
+        product="Docker", version="1", operating_system="", kind="linux", rootless=False, runtimes=("runsc",),
+        default_runtime="runc", cgroup_version="1", **known,
+    )
+    assert GvisorSandbox.begins_as_superuser(facts, "runsc") is False

@@ -7,6 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
+from gvisor_support import gvisor_holds_processes
 from images import require_tool
 from provider_support import AXES, concluded, probe
 
@@ -14,6 +15,7 @@ from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.protocols import ExecutionResourceProvider
 from agently_kernel.providers.runsc import RunscExecutionResourceProvider, choose_platform
 from agently_kernel.providers.runsc_bundle import RunscLayout, config, mounts, write_bundle
+from agently_kernel.sandbox.launch import SUPERUSER_CAPABILITIES, SUPERUSER_DIR
 from agently_kernel.testing.provider_contract import ProviderContract
 
 LAYOUT = RunscLayout(
@@ -37,6 +39,11 @@ async def test_all_axes_are_observed(tmp_path: Path) -> None:
     assert found.capability is not None, found.reason
     assert concluded(found.capability.isolation) == dict.fromkeys(AXES, True)
     assert found.capability.mechanism["mechanism"] == "gvisor"
+
+
+async def test_the_limit_of_processes_is_held_inside_and_the_session_lives_on(tmp_path: Path) -> None:
+    require_tool("runsc")
+    await gvisor_holds_processes(RunscExecutionResourceProvider(), {}, tmp_path)
 
 
 async def test_another_program_called_runsc_is_found_out(tmp_path: Path) -> None:
@@ -71,16 +78,19 @@ def test_the_platform_follows_the_release(version: str, wanted: str, platform: s
 def test_the_bundle_gives_no_privilege_and_nothing_writable_of_the_host() -> None:
     found = config(LAYOUT, ["python", "-I"], "/workspace/build")
     process = found["process"]
+    needed = [f"CAP_{name}" for name in SUPERUSER_CAPABILITIES]  # of gVisor's kernel, until stage1 gives them up
     assert process["capabilities"] == {
-        name: [] for name in ("bounding", "effective", "inheritable", "permitted", "ambient")
+        "bounding": needed, "effective": needed, "permitted": needed, "inheritable": [], "ambient": [],
     }
     assert process["noNewPrivileges"] is True
-    assert (process["user"], process["env"]) == ({"uid": 60001, "gid": 60001}, ["A=1"])
+    assert (process["user"], process["env"]) == ({"uid": 0, "gid": 0}, ["A=1"])
     assert found["root"] == {"path": "rootfs", "readonly": True}
     binds = {mount["destination"]: mount["options"] for mount in found["mounts"] if mount["type"] == "bind"}
     assert set(binds) == {"/usr", "/etc", "/opt/python", "/workspace/src"}
     assert all("ro" in options for options in binds.values())
     order = [mount["destination"] for mount in mounts(LAYOUT)]
+    (hidden,) = (mount for mount in found["mounts"] if mount["destination"] == SUPERUSER_DIR)
+    assert hidden["type"] == "tmpfs" and "mode=0700" in hidden["options"]
     assert order.index("/tmp") < order.index("/opt/python")  # an interpreter below /tmp is not hidden
 
 

@@ -105,7 +105,7 @@ class LimitFact(Frozen):
 
     name: Literal["memory", "processes", "file_size", "cpu", "scratch_bytes", "output_bytes", "inodes", "open_files"]
     limit: float | None
-    mechanism: Literal["cgroup1", "cgroup2", "rlimit", "tmpfs", "watchdog", "engine", "none"]
+    mechanism: Literal["cgroup1", "cgroup2", "rlimit", "tmpfs", "watchdog", "engine", "gvisor", "none"]
     observed: bool | None = None
     detail: str = ""
 

@@ -4,10 +4,10 @@
 are not tried. An observation is ``{"subject", "check", "value", "detail"}``: subject an isolation axis or ``network``,
 value true when the restriction held, false when it did not, null when it could not be told.
 
-Challenge: ``write_roots`` (folders where writing is right), ``host_pid``, ``namespaces`` (inode numbers of the
-host's, by name), ``canary_file`` (a readable file of the host), ``canary_dir`` (a writable folder of the host),
-``tcp_port`` (a listener on the host's loopback), ``abstract_name`` (a listener on an abstract socket),
-``unix_sockets`` (paths of listeners).
+Challenge: ``nonce`` (sent to the loopback listener when it is reached), ``write_roots`` (folders where writing is
+right), ``host_pid``, ``namespaces`` (inode numbers of the host's, by name), ``canary_file`` (a readable file of the
+host), ``canary_dir`` (a writable folder of the host), ``tcp_port`` (a listener on the host's loopback),
+``abstract_name`` (a listener on an abstract socket), ``unix_sockets`` (paths of listeners).
 """
 
 from __future__ import annotations
@@ -291,6 +291,8 @@ class _Observer:
             with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
                 connection.settimeout(CONNECT_SECONDS)
                 connection.connect(("127.0.0.1", int(self.challenge["tcp_port"])))
+                # tells the host's listener that it was reached by this attempt, and not by some program of the host
+                connection.sendall(str(self.challenge.get("nonce", "")).encode("ascii", "replace"))
         except OSError as error:
             return True, _reason(error)
         return False, "connected"

@@ -9,6 +9,7 @@ Whatever fails is told in one sentence on standard error, and the exit code is 3
 ``boot.seccomp``: ``enabled``, ``allow_inet``, ``allow_unix``. ``boot.challenge``: see ``probe``. ``boot.interpreter``:
 ``env`` (complete), ``mode`` (auto, ipython, plain), ``cwd``, ``roots`` (paths of source, input, build, output),
 ``links`` (path to target: made where nothing is, for mechanisms that cannot make links from outside).
+``boot.superuser``: see ``own_kernel``; comes before everything else.
 """
 
 from __future__ import annotations
@@ -124,10 +125,23 @@ def is_gvisor() -> bool:
     return size > 0 and b"Starting gVisor" in text.raw[:size]
 
 
+def give_up_superuser(wish: Dict[str, Any], gvisor: bool) -> Dict[str, Any]:
+    """Use the rights of a superuser for what the host asks, then give them up. Raises BootError."""
+    if not gvisor:
+        raise BootError("it was started as the superuser, but the kernel here does not say that it is gVisor's")
+    try:
+        return dict(module("own_kernel").enter(wish))
+    except (OSError, KeyError, ValueError) as error:
+        raise BootError("the superuser could not be given up: %s" % error)
+
+
 def confine(boot: Dict[str, Any]) -> Dict[str, Any]:
     """Apply everything that restricts this process and its descendants; return the report of ``hello``."""
     seccomp = module("seccomp")
-    report: Dict[str, Any] = {"gvisor": is_gvisor(), "rlimits": set_limits(boot["limits"])}
+    report: Dict[str, Any] = {"gvisor": is_gvisor()}
+    if boot.get("superuser"):
+        report["superuser"] = give_up_superuser(boot["superuser"], report["gvisor"])
+    report["rlimits"] = set_limits(boot["limits"])
     os.umask(0o022)
     import ctypes
 

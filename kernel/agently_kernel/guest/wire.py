@@ -67,7 +67,7 @@ _COMM = Message(
 # host -> guest. `boot` is read by stage1; INIT ops end at init; INTERPRETER ops are relayed by init unchanged.
 BOOT = Message(
     {"nonce": Field(str, True, 128), "protocol": _N, "limits": Field(dict), "seccomp": Field(dict),
-     "challenge": Field(dict), "interpreter": Field(dict)},
+     "challenge": Field(dict), "interpreter": Field(dict), "superuser": Field(dict, False)},
 )
 TO_INIT = {
     "boot": BOOT,

@@ -24,7 +24,7 @@ from agently_kernel.providers.docker_sandbox import DockerSandbox
 from agently_kernel.sandbox.delivery import ProtocolDelivery
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.interpreter import InterpreterLayout, sandbox_environment
-from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig, InterpreterBoot, SeccompBoot
+from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig, InterpreterBoot, SeccompBoot, SuperuserBoot
 from agently_kernel.sandbox.limits import boot_rlimits
 from agently_kernel.sandbox.resource import SandboxResource
 
@@ -176,7 +176,7 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             sandbox,
             safety_class=SafetyClass.ISOLATED,
             python="python3",
-            boot=self._boot(plan, request),
+            boot=self._boot(plan, request, spec),
             grant=request.grant,
             network="none" if spec.network == "none" else "inherited",
             tools=request.tools,
@@ -219,10 +219,11 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             volumes=plan.image.volumes,
             count_inodes=kind.host_evidence,
             limit_processes=kind.host_evidence,
+            begin_as_superuser=kind.begins_as_superuser(plan.facts, plan.config.runtime),
             labels=owner_labels(request.grant.task_workspace_id if request.grant is not None else "probe"),
         )
 
-    def _boot(self, plan: DockerPlan, request: LaunchRequest) -> BootConfig:
+    def _boot(self, plan: DockerPlan, request: LaunchRequest, spec: ContainerSpec) -> BootConfig:
         inside = InterpreterLayout(
             executable="python3", real_executable="python3", version="", prefix=sys.base_prefix, roots=(),
             path=plan.image.path,
@@ -232,6 +233,8 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             limits=boot_rlimits(request.policy.limits, processes_by_rlimit=False),
             seccomp=SeccompBoot(enabled=True, allow_inet=True, allow_unix=True),
             interpreter=InterpreterBoot(env={**plan.image.environment, **own}, links=request.mounts.links()),
+            superuser=SuperuserBoot(uid=spec.uid, gid=spec.gid, processes=request.policy.limits.processes)
+            if spec.begin_as_superuser else None,
         )
 
 

@@ -10,8 +10,10 @@ import asyncio
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
+
+from pydantic import Field
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
@@ -45,6 +47,8 @@ class EngineFacts(Frozen):
     local: bool
     rootless: bool
     runtimes: tuple[str, ...]
+    runtime_programs: Mapping[str, str] = Field(default_factory=dict)
+    """The program (or the containerd runtime type) behind each runtime, as far as the engine tells."""
     default_runtime: str
     cgroup_version: str
 
@@ -185,6 +189,10 @@ def _facts(base_url: str, info: dict[str, Any], version: dict[str, Any]) -> Engi
         and str(info.get("KernelVersion") or platform.release()) == platform.release(),
         rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
+        runtime_programs={
+            str(name): str((details or {}).get("path") or (details or {}).get("runtimeType") or "")[:200]
+            for name, details in (info.get("Runtimes") or {}).items()
+        },
         default_runtime=str(info.get("DefaultRuntime") or ""),
         cgroup_version=str(info.get("CgroupVersion") or "1"),
     )

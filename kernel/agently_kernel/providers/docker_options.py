@@ -13,12 +13,13 @@ from pydantic import Field
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.workspace import SANDBOX_PATHS
-from agently_kernel.sandbox.launch import GUEST_DIR, guest_files
+from agently_kernel.sandbox.launch import GUEST_DIR, SUPERUSER_CAPABILITIES, SUPERUSER_DIR, guest_files
 from agently_kernel.sandbox.limits import shared_memory_bytes
 from agently_kernel.sandbox.system_files import HOSTNAME
 
 TMP = "/tmp"  # noqa: S108 - the container's own
 GUEST_BYTES = 4 * 1024 * 1024
+_SUPERUSER_BYTES = 64 * 1024
 _BOOTSTRAP = (
     "import base64,io,os,sys,zipfile\n"
     "zipfile.ZipFile(io.BytesIO(base64.b64decode(sys.argv[1]))).extractall(sys.argv[2])\n"
@@ -30,7 +31,8 @@ class ContainerSpec(Frozen):
     """Everything that decides a container. Paths are absolute; sizes are bytes.
 
     ``binds`` are (host path, path inside), always read-only. ``sources`` says whether the workspace's folders are
-    bound or their files sent over the guest protocol (other machine, virtual machine).
+    bound or their files sent over the guest protocol (other machine, virtual machine). ``begin_as_superuser``: only
+    where the kernel in the container is not the host's: the first program becomes ``uid`` itself.
     """
 
     name: str
@@ -46,6 +48,7 @@ class ContainerSpec(Frozen):
     labels: Mapping[str, str] = Field(default_factory=dict)
     count_inodes: bool = True
     limit_processes: bool = True
+    begin_as_superuser: bool = False
 
 
 def tmpfs_options(spec: ContainerSpec) -> dict[str, str]:
@@ -63,6 +66,8 @@ def tmpfs_options(spec: ContainerSpec) -> dict[str, str]:
         found[SANDBOX_PATHS["source"]] = f"{common},size={scratch},mode=0755,{owner}"
         found[SANDBOX_PATHS["input"]] = f"{common},size={scratch},mode=0755,{owner}"
         found[GUEST_DIR] = f"rw,nosuid,nodev,size={GUEST_BYTES},mode=0755,{owner}"
+    if spec.begin_as_superuser:
+        found[SUPERUSER_DIR] = f"rw,nosuid,nodev,noexec,size={_SUPERUSER_BYTES},mode=0700"
     # A volume that an image declares would be a writable folder of the host: an empty one of no size hides it.
     found.update({path: "ro,nosuid,nodev,noexec,size=4096" for path in spec.volumes if path not in found})
     return found
@@ -90,6 +95,8 @@ def host_options(spec: ContainerSpec) -> dict[str, Any]:
         "init": False,
         "oom_score_adj": 500,
     }
+    if spec.begin_as_superuser:
+        options["cap_add"] = list(SUPERUSER_CAPABILITIES)
     if limits.processes is not None and spec.limit_processes:
         options["pids_limit"] = limits.processes
     if limits.memory_bytes is not None:
@@ -108,7 +115,7 @@ def container_options(spec: ContainerSpec, argv: Sequence[str], env: Mapping[str
         "name": spec.name,
         "entrypoint": [argv[0]],
         "command": list(argv[1:]),
-        "user": f"{spec.uid}:{spec.gid}",
+        "user": "0:0" if spec.begin_as_superuser else f"{spec.uid}:{spec.gid}",
         "hostname": HOSTNAME,
         "working_dir": cwd,
         "environment": dict(env),

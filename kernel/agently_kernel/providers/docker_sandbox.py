@@ -13,7 +13,7 @@ from agently_kernel.contract.errors import SandboxCleanupError, SandboxError, Sa
 from agently_kernel.contract.isolation import Evidence, LimitFact
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.contract.workspace import SANDBOX_PATHS
-from agently_kernel.providers.docker_engine import DockerEngine, EngineCallError
+from agently_kernel.providers.docker_engine import DockerEngine, EngineCallError, EngineFacts
 from agently_kernel.providers.docker_host import HostView, find_host_view
 from agently_kernel.providers.docker_images import ImageFacts
 from agently_kernel.providers.docker_options import ContainerSpec, container_options, guest_argv, host_options
@@ -125,6 +125,11 @@ class DockerSandbox:
         self._oom_kills: int | None = None
         self._oom_killed = False
         self._closed = False
+
+    @classmethod
+    def begins_as_superuser(cls, facts: EngineFacts, runtime: str | None) -> bool:
+        """True where the first program may start as uid 0, because the kernel in the container is not the host's."""
+        return False
 
     # -- start
 

@@ -17,6 +17,7 @@ from agently_kernel.contract.errors import SandboxLaunchError
 from agently_kernel.contract.isolation import Evidence, IsolationAxis
 from agently_kernel.providers.base import LaunchRequest
 from agently_kernel.providers.docker import DockerExecutionResourceProvider, DockerPlan
+from agently_kernel.providers.docker_engine import EngineFacts
 from agently_kernel.providers.docker_sandbox import DockerSandbox
 from agently_kernel.sandbox.host_facts import observe_process
 from agently_kernel.sandbox.resource import SandboxResource
@@ -68,6 +69,16 @@ class GvisorSandbox(DockerSandbox):
     """A container whose first process is gVisor's kernel, not the guest."""
 
     host_evidence = False
+
+    @classmethod
+    def begins_as_superuser(cls, facts: EngineFacts, runtime: str | None) -> bool:
+        """True when the engine is this machine's and the program behind the runtime is called runsc.
+
+        The superuser inside then is one of gVisor's kernel alone; it can make the control group that limits processes.
+        Where this cannot be known beforehand the container starts as an ordinary user, and that limit is not held.
+        """
+        program = os.path.basename(facts.runtime_programs.get(runtime or DEFAULT_RUNTIME, ""))
+        return facts.local and program.startswith("runsc")
 
     async def observe(self) -> tuple[Evidence, ...]:
         """Return the host's view of gVisor's process, where the engine is local."""

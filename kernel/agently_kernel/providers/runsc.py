@@ -24,7 +24,7 @@ from agently_kernel.providers.gvisor import identity_problem
 from agently_kernel.sandbox.asking import ask_program
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, sandbox_environment
-from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig, InterpreterBoot, SeccompBoot
+from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig, InterpreterBoot, SeccompBoot, SuperuserBoot
 from agently_kernel.sandbox.limits import boot_rlimits
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.runtime import runtime_folders
@@ -141,6 +141,9 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
                 limits=boot_rlimits(request.policy.limits, processes_by_rlimit=False),
                 seccomp=SeccompBoot(enabled=True, allow_inet=True, allow_unix=True),
                 interpreter=InterpreterBoot(env=environment, links=request.mounts.links()),
+                superuser=SuperuserBoot(
+                    uid=layout.uid, gid=layout.uid, processes=request.policy.limits.processes
+                ),
             ),
             grant=request.grant, network="none", tools=request.tools, own_kernel=True,
             start_interpreter=request.resident, max_output_bytes=request.policy.max_output_bytes, deadline=30.0,

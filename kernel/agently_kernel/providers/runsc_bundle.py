@@ -14,12 +14,13 @@ from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.workspace import SANDBOX_PATHS
 from agently_kernel.sandbox.interpreter import is_inside
-from agently_kernel.sandbox.launch import GUEST_DIR
+from agently_kernel.sandbox.launch import GUEST_DIR, SUPERUSER_CAPABILITIES, SUPERUSER_DIR
 from agently_kernel.sandbox.limits import shared_memory_bytes
 from agently_kernel.sandbox.system_files import HOSTNAME
 
 TMP, SHM = "/tmp", "/dev/shm"  # noqa: S108 - the sandbox's own
-_CAPABILITY_SETS = ("bounding", "effective", "inheritable", "permitted", "ambient")
+_SMALL = 64 * 1024
+_CAPABILITIES = [f"CAP_{name}" for name in SUPERUSER_CAPABILITIES]
 
 
 class RunscLayout(Frozen):
@@ -62,6 +63,7 @@ def mounts(layout: RunscLayout) -> list[dict[str, Any]]:
     found += [
         tmpfs(SANDBOX_PATHS["build"], limits.scratch_bytes), tmpfs(SANDBOX_PATHS["output"], limits.output_bytes)
     ]
+    found.append(tmpfs(SUPERUSER_DIR, _SMALL, mode="0700"))
     covered = (*layout.system, *(path for path, _ in layout.system_links))
     found += [bind(path, path) for path in layout.read_only if not is_inside(path, covered)]
     found += [bind(source, path) for source, path in layout.binds]
@@ -69,16 +71,23 @@ def mounts(layout: RunscLayout) -> list[dict[str, Any]]:
 
 
 def config(layout: RunscLayout, argv: Sequence[str], cwd: str) -> dict[str, Any]:
-    """Return the ``config.json`` of the bundle."""
+    """Return the ``config.json`` of the bundle.
+
+    The first program begins as the superuser of gVisor's kernel, who is nobody outside: see ``guest.own_kernel``.
+    """
     return {
         "ociVersion": "1.0.2",
         "process": {
             "terminal": False,
-            "user": {"uid": layout.uid, "gid": layout.uid},
+            "user": {"uid": 0, "gid": 0},
             "args": list(argv),
             "env": [f"{name}={value}" for name, value in sorted(layout.environment.items())],
             "cwd": cwd,
-            "capabilities": {name: [] for name in _CAPABILITY_SETS},
+            "capabilities": {
+                **dict.fromkeys(("bounding", "effective", "permitted"), _CAPABILITIES),
+                "inheritable": [],
+                "ambient": [],
+            },
             "noNewPrivileges": True,
             "rlimits": [{"type": "RLIMIT_NOFILE", "hard": layout.limits.open_files, "soft": layout.limits.open_files}],
         },

@@ -25,8 +25,10 @@ from agently_kernel.sandbox.runtime import probe_folder
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits, descendants
 
 CLOSE_DEADLINE = 4.0
-OWN_THREADS = 200
-"""What gVisor's kernel needs for itself besides the guest's threads, each of which is one of the host's."""
+OWN_THREADS, THREADS_PER_TASK = 400, 20
+"""What the control group leaves to gVisor's kernel: threads for itself, and those behind each task of the guest, of
+which the platform ptrace was seen to need 11. The guest's tasks are limited by gVisor's own group; this one, which ends
+the sandbox when it is passed, protects the host where there is no such group."""
 
 GO_FAILURE = 2
 
@@ -171,7 +173,7 @@ class RunscSandbox(LocalSandbox):
 
 
 def _group_limits(limits: ResourceLimits) -> ResourceLimits:
-    processes = None if limits.processes is None else limits.processes + OWN_THREADS
+    processes = None if limits.processes is None else THREADS_PER_TASK * limits.processes + OWN_THREADS
     return limits.model_copy(update={"processes": processes})
 
 

@@ -10,7 +10,14 @@ from typing import Any, Literal
 
 from agently_kernel.contract.bundle import normalise_version
 from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
-from agently_kernel.contract.isolation import Evidence, IsolationFacts, SafetyClass, SandboxFacts, ToolchainFact
+from agently_kernel.contract.isolation import (
+    Evidence,
+    IsolationFacts,
+    LimitFact,
+    SafetyClass,
+    SandboxFacts,
+    ToolchainFact,
+)
 from agently_kernel.contract.protocols import Sandbox
 from agently_kernel.guest import wire
 from agently_kernel.sandbox.launch import BootConfig, guest_argv
@@ -97,7 +104,7 @@ async def boot_guest(
             provider_id=sandbox.provider_id,
             safety_class=plan.safety_class,
             isolation=isolation,
-            limits=await sandbox.limits(),
+            limits=_with_own_kernel(await sandbox.limits(), hello["stage1"]),
             network="unknown" if plan.network == "none" and not isolation.network_blocked else plan.network,
             toolchains=toolchains,
             mechanism={**sandbox.mechanism(), "stage1": hello["stage1"]},
@@ -116,6 +123,19 @@ async def boot_guest(
     except SandboxError as error:
         what = f"ended after {time.monotonic() - started:.1f} s before it had reported"
         raise await _launch_error(sandbox, sessions, what, "") from error
+
+
+def _with_own_kernel(limits: Sequence[LimitFact], stage1: Mapping[str, Any]) -> tuple[LimitFact, ...]:
+    """Return *limits* with the one on processes that the sandbox's own kernel holds, as stage1 read it back."""
+    report = stage1.get("superuser")
+    held = report.get("processes") if isinstance(report, Mapping) else None
+    if not isinstance(held, int) or held <= 0:
+        return tuple(limits)
+    return tuple(
+        limit.model_copy(update={"mechanism": "gvisor", "observed": held <= limit.limit})
+        if limit.name == "processes" and limit.mechanism == "none" and limit.limit is not None else limit
+        for limit in limits
+    )
 
 
 async def _greet(

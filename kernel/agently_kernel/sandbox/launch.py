@@ -21,6 +21,12 @@ from agently_kernel.guest import wire
 GUEST_DIR = "/run/agently/guest"
 """Where providers bind the folder made by :func:`install_guest`, read-only, inside a sandbox."""
 
+SUPERUSER_DIR = "/run/agently/superuser"
+"""Where a sandbox with a kernel of its own shows that kernel's control groups: an empty tmpfs, 0700, of its root."""
+
+SUPERUSER_CAPABILITIES = ("SYS_ADMIN", "DAC_OVERRIDE", "SETUID", "SETGID", "SETPCAP")
+"""What stage1 needs there to mount and fill a control group, and to become another user. All are dropped again."""
+
 FIRST_PROGRAM = "stage1.py"
 _SOURCE = Path(wire.__file__).parent
 
@@ -90,18 +96,31 @@ class InterpreterBoot(Frozen):
     links: Mapping[str, str] = Field(default_factory=dict)
 
 
+class SuperuserBoot(Frozen):
+    """What ``stage1`` does as the superuser of a kernel that is the sandbox's own, before it becomes *uid*."""
+
+    uid: int
+    gid: int
+    processes: int | None = None
+    folder: str = SUPERUSER_DIR
+
+
 class BootConfig(Frozen):
     """The first message to the guest. ``limits`` are rlimits for ``stage1``: nofile, fsize, core, nproc, data, as, cpu,
-    nice (numbers; bytes, counts or seconds). ``nonce`` comes back in the guest's answers as proof of life."""
+    nice (numbers; bytes, counts or seconds). ``nonce`` comes back in the guest's answers as proof of life.
+    ``superuser``: only where the first program starts as the superuser of a kernel of the sandbox's own."""
 
     limits: Mapping[str, int] = Field(default_factory=dict)
     seccomp: SeccompBoot = SeccompBoot()
     interpreter: InterpreterBoot = InterpreterBoot()
+    superuser: SuperuserBoot | None = None
     nonce: str = Field(default_factory=lambda: secrets.token_hex(16), repr=False)
 
     def header(self, challenge: Mapping[str, Any]) -> dict[str, Any]:
         """Return the ``boot`` frame's header with the observation *challenge* (see ``sandbox.observe``)."""
+        superuser = {} if self.superuser is None else {"superuser": self.superuser.model_dump()}
         return {
+            **superuser,
             "op": "boot",
             "nonce": self.nonce,
             "protocol": wire.PROTOCOL,

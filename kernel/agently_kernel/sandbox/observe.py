@@ -2,7 +2,7 @@
 
 The challenge is a JSON object; the guest's ``probe`` module makes one attempt for each key that is there:
 
-``nonce``          echoed, as proof that the attempts were made
+``nonce``          echoed, as proof that the attempts were made; sent to ``tcp_port`` when it is reached
 ``write_roots``    folders where writing is allowed; writing anywhere else must fail
 ``host_pid``       a live process of the host; it must not be reachable
 ``namespaces``     inode numbers of the host's namespaces by name (pid, net, ipc, mnt, uts, user, cgroup)
@@ -36,6 +36,7 @@ from agently_kernel.guest.wire import WireError, loads
 _SUBJECTS = frozenset(axis.value for axis in IsolationAxis) | {"network"}
 _NAMESPACES = ("pid", "net", "ipc", "mnt", "uts", "user", "cgroup")
 _MAX_OBSERVATIONS = 256
+_MAX_CONNECTIONS = 64
 
 
 class Challenge:
@@ -150,7 +151,11 @@ class Challenge:
         return listener
 
     def _seen_by_host(self, now: float) -> list[Evidence]:
-        """Whatever the guest says of its attempts, a connection or a file that arrived here tells against it."""
+        """Whatever the guest says of its attempts, a connection or a file that arrived here tells against it.
+
+        A TCP connection counts when it brought the nonce: programs of the host may try any port. The names of the
+        other listeners cannot be guessed, so whoever comes there counts.
+        """
         subjects = {
             "network": ("network", "host's loopback listener saw no connection"),
             "abstract": (IsolationAxis.PROCESS_CONTAINED.value, "host's abstract socket saw no connection"),
@@ -158,11 +163,7 @@ class Challenge:
         }
         found = []
         for key, listener in self._listeners.items():
-            reached = False
-            with contextlib.suppress(BlockingIOError):
-                connection, _ = listener.accept()
-                connection.close()
-                reached = True
+            reached = self._was_reached(listener, anybody=key != "network")
             subject, check = subjects[key]
             found.append(_evidence(subject, check, not reached, "outside", "", now))
         if self._folder is not None:
@@ -174,6 +175,21 @@ class Challenge:
                 )
             )
         return found
+
+    def _was_reached(self, listener: socket.socket, *, anybody: bool) -> bool:
+        for _ in range(_MAX_CONNECTIONS):
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return False
+            with connection:
+                if anybody:
+                    return True
+                connection.setblocking(False)
+                with contextlib.suppress(OSError):
+                    if connection.recv(256).decode("ascii", "replace") == self._nonce:
+                        return True
+        return True  # a flood: what is behind it is not known
 
     def _remove(self) -> None:
         for listener in self._listeners.values():

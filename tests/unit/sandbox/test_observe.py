@@ -53,7 +53,8 @@ def test_nothing_reached_and_nothing_left_behind(tmp_path: Path) -> None:
 
 
 def reach_tcp(keys: dict[str, object]) -> None:
-    socket.create_connection(("127.0.0.1", int(str(keys["tcp_port"])))).close()
+    with socket.create_connection(("127.0.0.1", int(str(keys["tcp_port"])))) as probe:
+        probe.sendall(str(keys["nonce"]).encode())
 
 
 def reach_abstract(keys: dict[str, object]) -> None:
@@ -78,6 +79,19 @@ def test_what_the_host_saw_counts_against_the_guests_word(tmp_path: Path, reach:
     with Challenge("n", write_roots=[], folder=tmp_path) as challenge:
         reach(challenge.keys)  # type: ignore[operator]
         assert concluded(challenge) == {**HELD, axis: False}
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.0\r\n\r\n", b"nn", b"\xff" * 300])
+def test_some_program_of_the_host_at_the_port_is_not_the_sandbox(tmp_path: Path, said: bytes) -> None:
+    with Challenge("n", write_roots=[], folder=tmp_path) as challenge:
+        port = int(str(challenge.keys["tcp_port"]))
+        with socket.create_connection(("127.0.0.1", port)) as stranger:
+            stranger.sendall(said)
+            assert concluded(challenge) == HELD
+        with socket.create_connection(("127.0.0.1", port)) as stranger:  # and it does not hide the attempt behind it
+            stranger.sendall(said)
+            reach_tcp(challenge.keys)
+            assert concluded(challenge) == {**HELD, "network": False}
 
 
 def test_missing_observations_are_not_true(tmp_path: Path) -> None:
