@@ -14,13 +14,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal, NoReturn
 
+from agently_kernel.contract.base import MAX_SECONDS
 from agently_kernel.contract.bundle import CodeExecutionToolchainRequirement, normalise_expected_outputs
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.resource import IsolationPolicy
 from agently_kernel.languages import get_adapter, languages
-from agently_kernel.settings import parse_size
+from agently_kernel.settings import allowed_range, parse_size, shown
 
 EXEC, LINE = "%%agently_exec", "%agently"
 ISOLATION: tuple[IsolationPolicy, ...] = ("required", "preferred", "none")
@@ -288,8 +289,8 @@ def _seconds(text: str | None) -> float | None:
         seconds = float(text)
     except ValueError:
         seconds = 0.0
-    if not 0 < seconds < 1e7:
-        raise _bad("--timeout", f"{text!r} is not a positive number of seconds")
+    if not 0 < seconds <= MAX_SECONDS:
+        raise _bad("--timeout", f"{shown(text)} is not a number of seconds, more than 0 and at most a year")
     return seconds
 
 
@@ -300,7 +301,8 @@ def _memory(text: str | None) -> int | None:
         size = parse_size(text)
         return ResourceLimits(memory_bytes=size).memory_bytes
     except ValueError as error:
-        reason = str(error) if "no size" in str(error) else f"{text!r} is less than the smallest limit, 64M"
+        allowed = allowed_range(ResourceLimits, "memory_bytes")
+        reason = str(error) if "no size" in str(error) else f"{shown(text)} is not allowed; it must be {allowed}"
         raise _bad("--memory", reason) from error
 
 

@@ -11,11 +11,13 @@ import difflib
 import math
 import re
 from collections.abc import Mapping, Sequence
+from decimal import Decimal
+from types import MappingProxyType
 from typing import Any, Literal
 
 from pydantic import Field, ValidationError, field_validator
 
-from agently_kernel.contract.base import Frozen
+from agently_kernel.contract.base import MAX_SECONDS, Frozen
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.isolation import REQUIRED_AXES, IsolationAxis, ResourceLimits
 from agently_kernel.contract.paths import normalise_relative_path
@@ -24,8 +26,9 @@ from agently_kernel.contract.workspace import CollectionLimits
 
 SECTION = "AgentlyKernel"
 CONFIG_NAME = "agently_kernel_config"
+_ALIASES = {"memory": "memory_bytes", "file_size": "file_size_bytes"}
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
-_SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([bkmgt]?)(?:i?b)?\s*\Z", re.IGNORECASE)
+_SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([bkmgt]?)(?:i?b)?\s*\Z", re.IGNORECASE | re.ASCII)
 
 
 def parse_size(value: object) -> object:
@@ -37,8 +40,44 @@ def parse_size(value: object) -> object:
         return value
     found = _SIZE.match(value)
     if found is None:
-        raise ValueError(f"{value!r} is no size; write bytes or a number with K, M, G or T, for example '2G'")
-    return int(float(found.group(1)) * _UNITS[found.group(2).lower()])
+        raise ValueError(f"{shown(value)} is no size; write bytes or a number with K, M, G or T, for example '2G'")
+    return int(Decimal(found.group(1)) * _UNITS[found.group(2).lower()])
+
+
+def _size_of(name: str, value: object) -> object:
+    try:
+        return parse_size(value)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+
+
+def shown(value: object) -> str:
+    """Return *value* as a person would recognise it, at most 60 characters."""
+    if isinstance(value, int) and abs(value) > 10**50:
+        return f"a number of about {math.log10(abs(value)):.0f} digits"  # Python refuses to write very long ones
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "..."
+
+
+def amount(value: float, *, size: bool) -> str:
+    """Return a bound as text: ``64 MiB`` for a size, else a plain number."""
+    if size:
+        for unit, name in ((2**50, "PiB"), (2**40, "TiB"), (2**30, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+            if value >= unit and value % unit == 0:
+                return f"{value // unit:g} {name}"
+        return f"{value:g} byte" + ("s" if value != 1 else "")
+    return f"{int(value):,}" if value == int(value) else f"{value:g}"
+
+
+def allowed_range(model: type[Frozen], name: str) -> str:
+    """Return in words which numbers the field *name* of *model* takes; nothing for a field without bounds."""
+    found: dict[str, float] = {}
+    for item in model.model_fields[name].metadata if name in model.model_fields else ():
+        for kind in ("ge", "gt", "le", "lt"):
+            if isinstance(bound := getattr(item, kind, None), int | float):
+                found[kind] = bound
+    words = {"ge": "at least", "gt": "more than", "le": "at most", "lt": "less than"}
+    return " and ".join(f"{words[kind]} {amount(bound, size=name.endswith('_bytes'))}" for kind, bound in found.items())
 
 
 def _literal(value: object) -> object:
@@ -63,15 +102,19 @@ class KernelSettings(Frozen):
     trusted_local_authorized: bool = False
     approval_mode: Literal["auto", "always", "never"] = "auto"
     auto_allow: bool = Field(default=False, description="answer every gate with yes; never bypasses a constraint")
-    approval_timeout: float = Field(default=120.0, gt=0)
+    approval_timeout: float = Field(default=120.0, gt=0, le=MAX_SECONDS)
     network: Literal["disabled", "enabled"] = "disabled"
-    timeout: float | None = Field(default=None, gt=0, description="wall-clock limit of one cell; None: no limit")
+    timeout: float | None = Field(
+        default=None, gt=0, le=MAX_SECONDS, description="wall-clock limit of one cell; None: no limit"
+    )
     interrupt_grace: float = Field(default=5.0, gt=0, le=600, description="from Stop until the interpreter is killed")
     limits: ResourceLimits = ResourceLimits()
     required_limits: tuple[str, ...] = ()
     collection: CollectionLimits = CollectionLimits()
     outputs: Literal["framed", "static", "trusted"] = "framed"
-    cell_output_bytes: int = Field(default=8 * 2**20, ge=64 * 2**10, description="text shown of a cell: head and tail")
+    cell_output_bytes: int = Field(
+        default=8 * 2**20, ge=64 * 2**10, le=2**30, description="text shown of a cell: head and tail"
+    )
     warm_spare: bool = Field(
         default=True, description="after a run in a fresh sandbox keep one more ready for the next, for two minutes"
     )
@@ -91,9 +134,8 @@ class KernelSettings(Frozen):
         value = _literal(value)
         if not isinstance(value, Mapping):
             return value
-        aliases = {"memory": "memory_bytes", "file_size": "file_size_bytes"}
-        renamed = {aliases.get(str(key), str(key)): item for key, item in value.items()}
-        return {key: parse_size(item) if key.endswith("_bytes") else item for key, item in renamed.items()}
+        renamed = {_ALIASES.get(str(key), str(key)): item for key, item in value.items()}
+        return {key: _size_of(key, item) if key.endswith("_bytes") else item for key, item in renamed.items()}
 
     @field_validator("cell_output_bytes", mode="before")
     @classmethod
@@ -104,13 +146,6 @@ class KernelSettings(Frozen):
     @classmethod
     def _nothing(cls, value: object) -> object:
         return _literal(value)
-
-    @field_validator("timeout", "interrupt_grace", "approval_timeout")
-    @classmethod
-    def _finite(cls, value: float | None) -> float | None:
-        if value is not None and not math.isfinite(value):
-            raise ValueError("must be a finite number of seconds")
-        return value
 
     @field_validator("save_outputs")
     @classmethod
@@ -144,18 +179,38 @@ _PARTS: Mapping[str, type[Frozen]] = {
 }
 
 
+_OUT_OF_RANGE = frozenset(
+    ("greater_than", "greater_than_equal", "less_than", "less_than_equal", "finite_number", "int_parsing_size")
+)
+
+
 def _allowed(model: type[Frozen]) -> str:
     return ", ".join(sorted(model.model_fields))
 
 
-def _sentences(error: ValidationError) -> list[str]:
+def _as_given(section: Mapping[str, Any], location: list[str], value: object) -> object:
+    """Return what the user wrote for a setting: a size may have been turned into a number of bytes."""
+    for name, item in (section.items() if len(location) == 1 else _parts_of(section.get(location[0]))):
+        if _ALIASES.get(str(name), str(name)) == location[-1] and isinstance(item, str | int | float):
+            return item
+    return value
+
+
+def _parts_of(value: object) -> Sequence[tuple[object, object]]:
+    value = _literal(value)
+    return list(value.items()) if isinstance(value, Mapping) else []
+
+
+def _sentences(error: ValidationError, section: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
     """One sentence a fault: the setting's full name, what is wrong, and what is allowed."""
     sentences = []
     for item in error.errors(include_url=False):
         location = [str(part) for part in item["loc"]]
         name = ".".join([f"c.{SECTION}", *location]) if location else f"c.{SECTION}"
         value = item.get("input")  # mappings are not quoted: a provider's config may hold a secret
-        given = f" = {value!r:.60}" if isinstance(value, str | int | float) else ""
+        if location and location[0] != "providers":
+            value = _as_given(section, location, value)
+        given = f" = {shown(value)}" if isinstance(value, str | int | float) else ""
         if item["type"] == "extra_forbidden":
             model = _PARTS.get(location[0], KernelSettings) if len(location) > 1 else KernelSettings
             near = difflib.get_close_matches(location[-1], model.model_fields, n=1)
@@ -163,6 +218,10 @@ def _sentences(error: ValidationError) -> list[str]:
             sentences.append(f"{name} is not a setting.{hint} Allowed: {_allowed(model)}.")
         else:
             reason = item["msg"].removeprefix("Value error, ")
+            model = _PARTS.get(location[0], KernelSettings) if len(location) > 1 else KernelSettings
+            allowed = allowed_range(model, location[-1]) if location else ""
+            if allowed and item["type"] in _OUT_OF_RANGE:
+                reason = f"it must be {allowed}"
             sentences.append(f"{name}{given} is not valid: {reason[:1].lower()}{reason[1:]}.")
     return sentences
 
@@ -183,7 +242,7 @@ def read_settings(section: Mapping[str, Any]) -> tuple[KernelSettings, tuple[str
         settings = KernelSettings(**given)
         settings.policy()
     except ValidationError as error:
-        return KernelSettings(), tuple(_sentences(error))
+        return KernelSettings(), tuple(_sentences(error, given))
     except ConfigurationError as error:
         return KernelSettings(), (str(error),)
     return settings, ()

@@ -12,6 +12,12 @@ from pydantic import BaseModel, ConfigDict
 JSONValue: TypeAlias = Any
 """A value made only of dict (string keys), list, str, int, float, bool and None."""
 
+MAX_BYTES = 2**50
+"""The largest size that a setting may have (1 PiB): far beyond any machine, and within every kernel interface."""
+
+MAX_SECONDS = 366 * 24 * 3600.0
+"""The longest time that a setting may have: a year."""
+
 
 class Frozen(BaseModel):
     """Base of every value that crosses a border: immutable, and unknown fields are errors."""

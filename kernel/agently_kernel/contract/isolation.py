@@ -12,7 +12,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agently_kernel.contract.base import Frozen, JSONValue, freeze_mapping
+from agently_kernel.contract.base import MAX_BYTES, Frozen, JSONValue, freeze_mapping
 
 
 class IsolationAxis(str, Enum):
@@ -111,16 +111,19 @@ class LimitFact(Frozen):
 
 
 class ResourceLimits(Frozen):
-    """Limits asked for. Bytes, counts, CPUs; None means no limit of that kind is asked for."""
+    """Limits asked for. Bytes, counts, CPUs; None means no limit of that kind is asked for.
 
-    memory_bytes: int | None = Field(default=2 * 1024**3, ge=64 * 1024**2)
-    processes: int | None = Field(default=512, ge=16)
-    cpus: float | None = Field(default=None, gt=0)
-    file_size_bytes: int | None = Field(default=1024**3, ge=1024**2)
-    open_files: int = Field(default=1024, ge=64)
-    scratch_bytes: int = Field(default=1024**3, ge=1024**2)
-    output_bytes: int = Field(default=1024**3, ge=1024**2)
-    inodes: int = Field(default=200_000, ge=100)
+    The upper bounds are those of the kernel: PID_MAX_LIMIT, the default of fs.nr_open, the largest NR_CPUS.
+    """
+
+    memory_bytes: int | None = Field(default=2 * 1024**3, ge=64 * 1024**2, le=MAX_BYTES)
+    processes: int | None = Field(default=512, ge=16, le=2**22)
+    cpus: float | None = Field(default=None, ge=0.01, le=8192, allow_inf_nan=False)
+    file_size_bytes: int | None = Field(default=1024**3, ge=1024**2, le=MAX_BYTES)
+    open_files: int = Field(default=1024, ge=64, le=2**20)
+    scratch_bytes: int = Field(default=1024**3, ge=1024**2, le=MAX_BYTES)
+    output_bytes: int = Field(default=1024**3, ge=1024**2, le=MAX_BYTES)
+    inodes: int = Field(default=200_000, ge=100, le=2**31 - 1)
     scratch: Literal["tmpfs", "disk"] = "tmpfs"
 
 

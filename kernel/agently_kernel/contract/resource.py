@@ -9,7 +9,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agently_kernel.contract.base import Frozen, JSONValue, canonical_json, freeze_mapping, thaw
+from agently_kernel.contract.base import MAX_SECONDS, Frozen, JSONValue, canonical_json, freeze_mapping, thaw
 from agently_kernel.contract.bundle import CodeExecutionToolchainRequirement
 from agently_kernel.contract.isolation import (
     REQUIRED_AXES,
@@ -73,10 +73,12 @@ class ExecutionResourcePolicy(Frozen):
     auto_allow: bool = False
     approval_mode: Literal["auto", "always", "never"] = "auto"
     policy_approval_handler: str | None = None
-    approval_timeout_seconds: float | None = Field(default=120.0, ge=0, description="0 or None: wait until cancelled")
+    approval_timeout_seconds: float | None = Field(
+        default=120.0, ge=0, le=MAX_SECONDS, description="0 or None: wait until cancelled"
+    )
     network_mode: Literal["disabled", "enabled"] = "disabled"
-    timeout_seconds: float | None = Field(default=None, gt=0)
-    max_output_bytes: int = Field(default=8 * 1024**2, ge=1024)
+    timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
+    max_output_bytes: int = Field(default=8 * 1024**2, ge=1024, le=1024**3)
     limits: ResourceLimits = ResourceLimits()
     required_limits: tuple[str, ...] = Field(default=(), description="limit names that must have a mechanism in force")
 

@@ -7,7 +7,7 @@ from typing import Literal
 
 from pydantic import Field, field_validator
 
-from agently_kernel.contract.base import Frozen
+from agently_kernel.contract.base import MAX_BYTES, Frozen
 from agently_kernel.contract.paths import normalise_relative_path
 
 AccessMode = Literal["snapshot", "read_only", "read_write"]
@@ -147,9 +147,9 @@ class MaterializationManifest(Frozen):
 class CollectionLimits(Frozen):
     """Caps on what is read back from a guest: bytes per file, bytes in all, number of files."""
 
-    max_file_bytes: int = Field(default=256 * 1024**2, ge=1)
-    max_total_bytes: int = Field(default=1024**3, ge=1)
-    max_files: int = Field(default=128, ge=1)
+    max_file_bytes: int = Field(default=256 * 1024**2, ge=1, le=MAX_BYTES)
+    max_total_bytes: int = Field(default=1024**3, ge=1, le=MAX_BYTES)
+    max_files: int = Field(default=128, ge=1, le=100_000)
 
 
 class CollectedOutput(Frozen):
