@@ -12,13 +12,14 @@ import os
 import sys
 import threading
 import time
-from typing import Any, Dict, Iterable, List
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import wire
 from .channel import Channel, ChannelClosed, write_whole
 
 FLUSH_CHARACTERS = 8192
 FLUSH_SECONDS = 0.015
+MOST_OWNERS = 32
 SPAWNS = frozenset((
     "subprocess.Popen", "os.system", "os.fork", "os.forkpty", "os.exec", "os.posix_spawn", "os.spawn", "pty.spawn",
 ))
@@ -38,6 +39,7 @@ class Router:
         self.lock = channel.lock
         self.streams: List["GuestStream"] = []
         self.written = ""  # the stream whose text went to its pipe since the last fence
+        self.latest: List[Optional[GuestStream]] = [None]  # the stream that was written to last
         self._main = _get_ident()
         self._wake = threading.Event()
 
@@ -160,6 +162,13 @@ class Router:
         except OSError:
             pass
         self._wake = threading.Event()
+        self.latest[0] = None
+
+
+_WRITER, _SIZE, _DUE = 0, 1, 2
+"""What a stream keeps of the moment: the cell that wrote last and what its text is appended to; the characters that
+wait; whether the other thread is going to flush them."""
+_NOTHING: Tuple[Any, ...] = (("", [].append), 0, False)
 
 
 class GuestStream(io.TextIOBase):
@@ -170,12 +179,11 @@ class GuestStream(io.TextIOBase):
         self._router = router
         self._name = name
         self._fd = fd
-        self._parts: List[str] = []
-        self._size = 0
-        self._owner = ""
+        self._waiting: Dict[str, List[str]] = {}  # text by the cell that it belongs to
+        self._now: List[Any] = list(_NOTHING)
+        self.write = self._quick()  # type: ignore[method-assign]
         self._binary = _Binary(self)
         self._lock = router.lock
-        self._cell = router.cell.get
 
     @property
     def name(self) -> str:
@@ -220,30 +228,56 @@ class GuestStream(io.TextIOBase):
         """A cell cannot close the stream of the cells after it."""
         self.flush()
 
-    def write(self, text: str) -> int:
-        # The way of nearly every call comes first: a loop that prints spends its time here.
-        owner = self._cell("") or self._router.owner()
-        with self._lock:
-            if self._parts and owner == self._owner and text.__class__ is str:
-                self._parts.append(text)
-                self._size += len(text)
-                if self._size >= FLUSH_CHARACTERS:
-                    self.flush_text()
-                return len(text)
-            if not isinstance(text, str):
-                raise TypeError("write() argument must be str, not %s" % type(text).__name__)
-            if not text:
-                return 0
-            for stream in self._router.streams:
-                stream.flush_text()  # text of the other stream, or of another cell, was written before this
-            self._owner = owner
-            self._parts.append(text)
-            self._size = len(text)
-            if self._size >= FLUSH_CHARACTERS or not self._router.channel.open:
-                self.flush_text()  # a forked child has no thread that would flush later
-            else:
-                self._router.wake_flusher()
+    def _quick(self) -> Callable[[str], int]:
+        """Return ``write`` for nearly every call: a loop that prints spends its time here, so it takes no lock.
+
+        Cell and list are read as one, so that text goes to its own cell even when another thread takes over meanwhile.
+        """
+        now, latest, cell, stream = self._now, self._router.latest, self._router.cell.get, self
+        slowly, flush_soon = self._write, self._flush_soon
+
+        def write(text: str) -> int:
+            owner, append = now[_WRITER]
+            if text.__class__ is str and cell("") == owner and latest[0] is stream:
+                append(text)
+                count = len(text)
+                now[_SIZE] = size = now[_SIZE] + count + 1
+                if size >= FLUSH_CHARACTERS or not now[_DUE]:
+                    flush_soon()
+                return count
+            return slowly(text)
+
+        return write
+
+    def _write(self, text: str) -> int:
+        if not isinstance(text, str):
+            raise TypeError("write() argument must be str, not %s" % type(text).__name__)
+        if text:
+            owner = self._router.owner()
+            with self._lock:
+                if self._now[_WRITER][0] != owner or self._router.latest[0] is not self:
+                    self._router.flush()  # text of the other stream, or of another cell, was written before this
+                    self._turn_to(owner)
+                self._now[_WRITER][1](str(text))
+                self._now[_SIZE] += len(text) + 1
+                self._flush_soon()
         return len(text)
+
+    def _turn_to(self, owner: str) -> None:
+        """Let text that is written from now on belong to *owner*. Needs the lock."""
+        if len(self._waiting) >= MOST_OWNERS:
+            for cell in [cell for cell, parts in self._waiting.items() if not parts][: MOST_OWNERS // 2]:
+                del self._waiting[cell]
+        self._now[_WRITER] = (owner, self._waiting.setdefault(owner, []).append)
+        self._router.latest[0] = self
+
+    def _flush_soon(self) -> None:
+        """Flush when much waits, and in a forked child, which has no thread that would; else have it done soon."""
+        if self._now[_SIZE] >= FLUSH_CHARACTERS or not self._router.channel.open:
+            self.flush_text()
+        else:
+            self._now[_DUE] = True
+            self._router.wake_flusher()
 
     def writelines(self, lines: Iterable[Any]) -> None:
         for line in lines:
@@ -257,17 +291,25 @@ class GuestStream(io.TextIOBase):
 
     def flush_text(self) -> None:
         """Write out what waits."""
-        if not self._parts:
+        now = self._now
+        if not now[_SIZE]:
             return
         with self._lock:
-            parts, self._parts, self._size = self._parts, [], 0
-            progress: List[int] = []
-            try:
-                self.emit(self._owner, "".join(parts).encode("utf-8", "backslashreplace"), progress)
-            except BaseException:
-                if not progress:  # a Stop came before anything went out: the text is not lost
-                    self._parts = parts + self._parts
-                raise
+            now[_SIZE], now[_DUE] = 0, False  # before the lists are read: later writers ask for a flush again
+            for owner, parts in tuple(self._waiting.items()):
+                count = len(parts)
+                data = "".join(parts[:count]).encode("utf-8", "backslashreplace")
+                progress: List[int] = []
+                try:
+                    if data:
+                        self.emit(owner, data, progress)
+                    del parts[:count]
+                except BaseException:
+                    if progress:
+                        del parts[:count]
+                    else:  # a Stop came before anything went out: the text is not lost
+                        self._now[_SIZE] += len(data)
+                    raise
 
     def emit(self, owner: str, data: bytes, progress: List[int]) -> None:
         """Write bytes that belong to cell *owner*; *progress* tells afterwards whether any went out. Needs the lock."""
@@ -287,7 +329,7 @@ class GuestStream(io.TextIOBase):
 
     def forget(self) -> None:
         """In a forked child: what the parent had not written is the parent's."""
-        self._parts, self._size, self._lock = [], 0, self._router.lock
+        self._waiting, self._lock, self._now[:] = {}, self._router.lock, _NOTHING
 
 
 class _Binary(io.RawIOBase):
