@@ -67,7 +67,7 @@ class Session:
             hold=lambda paused: self.sandbox.hold(paused),
         )
         self.broker = ApprovalBroker(panel_attached=lambda: self._panel_attached, input_box=self._input_box)
-        self.approval.set_channel(self.broker.handle)
+        self.approval.set_channel(self.broker.handle, self.broker.account)
         self._panel = self._make_panel()
         self.screen = Screen(self.publisher, self.filter)
         if self._panel is not None:

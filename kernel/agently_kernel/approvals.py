@@ -31,6 +31,7 @@ class _Pending:
     loop: asyncio.AbstractEventLoop
     answered: asyncio.Event = field(default_factory=asyncio.Event)
     given: tuple[ApprovalOutcome, str] | None = None
+    remark: str = ""
 
     def give(self, outcome: ApprovalOutcome, by: str) -> None:
         """Answer once; later answers are ignored. The caller holds the broker's guard; any thread."""
@@ -58,6 +59,7 @@ class ApprovalBroker:
         self._listeners: list[Listener] = []
         self._box = asyncio.Lock()
         self._guard = threading.Lock()
+        self._accounts: dict[str, tuple[str, str]] = {}
 
     def pending(self) -> tuple[ApprovalRequest, ...]:
         """Return the open questions, oldest first."""
@@ -89,10 +91,6 @@ class ApprovalBroker:
                 item.give(outcome, by)
             return valid
 
-    def extend(self, request_id: str, seconds: float) -> float | None:
-        """Return None: the deadline of a question is the policy's, fixed when it is asked."""
-        return None
-
     def cancel_all(self) -> None:
         """Withdraw every open question (Stop, shutdown)."""
         with self._guard:
@@ -121,6 +119,9 @@ class ApprovalBroker:
                 late = request.expires_at is not None and time.time() >= request.expires_at
                 ended = (ApprovalOutcome.TIMED_OUT, "deadline") if late else (ApprovalOutcome.CANCELLED, "withdrawn")
                 outcome, by = item.given or ended
+                self._accounts[request.request_id] = (by, item.remark)
+                while len(self._accounts) > MOST_ACCOUNTS:
+                    del self._accounts[next(iter(self._accounts))]
             self._tell("closed", request, outcome, by)
         return outcome
 
@@ -128,11 +129,10 @@ class ApprovalBroker:
         """Ask by the input box: a word and a code that was never shown before, so that no guest can prepare a yes."""
         request = item.request
         code = f"{secrets.randbelow(9000) + 1000}"
-        why = f"Why: {request.why}" if request.why else ""
-        detail = " ".join(part for part in (request.what, why, request.meaning) if part)
         prompt = (
-            f"{PROMPT_MARK} {request.title}: {detail} "
-            f"Type 'allow {code}' (this once), 'allow session {code}', or anything else to deny: "
+            f"{PROMPT_MARK} {in_one_line(request)} "
+            f"Type 'allow {code}' to allow it this once, 'allow session {code}' for the whole session; "
+            "anything else denies: "
         )
         try:
             async with self._box:
@@ -149,13 +149,36 @@ class ApprovalBroker:
                 outcome = ApprovalOutcome.APPROVED_SESSION
             else:
                 outcome = ApprovalOutcome.DENIED
+                if line.strip().casefold() not in PLAIN_NO:
+                    item.remark = NOT_A_YES
         with self._guard:
             item.give(outcome, "input box")
+
+    def account(self, request_id: str) -> tuple[str, str]:
+        """Return who ended a question ("panel", "input box", …) and a remark about the answer, both "" when unknown."""
+        with self._guard:
+            return self._accounts.pop(request_id, ("", ""))
 
     def _tell(self, event: BrokerEvent, request: ApprovalRequest, outcome: ApprovalOutcome | None, by: str) -> None:
         for listener in tuple(self._listeners):
             listener(event, request, outcome, by)
 
 
+def in_one_line(request: ApprovalRequest) -> str:
+    """Return everything that a question says as sentences in one line, for an input box."""
+    first, *facts = request.what.split("\n")
+    parts = [f"{request.title}.", first]
+    if facts:
+        parts.append(f"Details: {'; '.join(facts)}.")
+    if request.why:
+        parts.append(f"Why: {request.why}")
+    parts.append(request.meaning)
+    return " ".join(part for part in parts if part)
+
+
+MOST_ACCOUNTS = 64
+PLAIN_NO = frozenset({"", "n", "no", "deny", "nein", "non", "否", "不"})
+"""Answers that are a no as it was meant; what else is typed and denies may have been meant as a yes."""
+NOT_A_YES = "a yes must be the words and the code that the question shows, such as 'allow 1234'"
 PROMPT_MARK = "⛨ Agently approval ·"
 """How a question of the kernel's own begins in an input box; a guest's prompt that resembles it is marked."""

@@ -38,8 +38,8 @@ class SpillLog(Protocol):
         """Close the log; harmless when it is closed."""
 
     @property
-    def label(self) -> str:
-        """How a person finds it."""
+    def account(self) -> str:
+        """A sentence on where the text is, and what of it could not be kept; "" when there is nothing to say."""
 
 
 def size_of(text: str) -> int:
@@ -330,7 +330,7 @@ class Publisher:
             name, first = tail[0]
             tail[0] = (name, first[min(len(first), excess) :])
             kept = sum(size_of(text) for _, text in tail)
-        where = f" They are in {output.log.label}." if output.log is not None and output.log.label else ""
+        where = f" {output.log.account}" if output.log is not None and output.log.account else ""
         lines = output.overflow_lines - sum(text.count("\n") for _, text in tail)
         dropped = output.overflow_bytes - kept
         if dropped > 0:

@@ -144,7 +144,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
             hold=lambda paused: self.sandbox.hold(paused),
         )
         self.broker = ApprovalBroker(panel_attached=lambda: self.panel.attached, input_box=self._approval_box)
-        self.approval.set_channel(self.broker.handle)
+        self.approval.set_channel(self.broker.handle, self.broker.account)
         self.panel = PanelLink(
             self, self.broker, PanelActions(self), self.settings, session_id=self.session_id,
             product_version=__version__, started_at=time.time(), status="starting",

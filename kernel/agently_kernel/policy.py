@@ -41,6 +41,7 @@ class PolicyApproval:
         self._remembered: dict[tuple[str, Gate, str], ApprovalDecision] = {}
         self._listeners: list[DecisionListener] = []
         self._strays = Strays()
+        self._account: Callable[[str], tuple[str, str]] = lambda request_id: ("", "")
 
     def register_handler(self, name: str, handler: ApprovalHandler) -> None:
         """Make *handler* selectable as *name*. It is a function or coroutine function from request to outcome.
@@ -62,9 +63,15 @@ class PolicyApproval:
         if auto_allow is not None:
             self._auto_allow = auto_allow
 
-    def set_channel(self, channel: ApprovalHandler | None) -> None:
-        """Give the default handler its way to a person, or take it away with None."""
+    def set_channel(
+        self, channel: ApprovalHandler | None, account: Callable[[str], tuple[str, str]] | None = None
+    ) -> None:
+        """Give the default handler its way to a person, or take it away with None.
+
+        ``account(request id)`` tells afterwards who answered ("panel", "input box") and a remark, both may be "".
+        """
         self._handlers[CHANNEL_HANDLER] = channel or _no_channel
+        self._account = account or (lambda request_id: ("", ""))
 
     def add_listener(self, listener: DecisionListener) -> Callable[[], None]:
         """Tell *listener* every decision; return a function that removes it again."""
@@ -160,8 +167,10 @@ class PolicyApproval:
             log.warning("the approval handler %r raised %s; the request was denied", name, type(error).__name__)
         if outcome is ApprovalOutcome.NO_CHANNEL and not reason:
             reason = "there is nobody who could be asked"
+        by, remark = self._account(request.request_id) if name == CHANNEL_HANDLER else ("", "")
         decision = ApprovalDecision(
-            request_id=request.request_id, outcome=outcome, by=name, reason=reason, decided_at=time.time()
+            request_id=request.request_id, outcome=outcome, by=by or name, reason=reason or remark,
+            decided_at=time.time(),
         )
         if outcome is ApprovalOutcome.APPROVED_SESSION:
             self._remembered[(request.session_id, request.gate, request.subject)] = decision
@@ -242,24 +251,27 @@ async def _in_thread(handler: ApprovalHandler, request: ApprovalRequest) -> Any:
     return await answer
 
 
-_WORDS = {
-    ApprovalOutcome.DENIED: "was denied",
-    ApprovalOutcome.TIMED_OUT: "was not answered in time",
-    ApprovalOutcome.NO_CHANNEL: "could not be asked",
-    ApprovalOutcome.CANCELLED: "was cancelled",
-}
+PERSON = frozenset({"panel", "input box"})
+"""Where a person answers; every other name is that of a handler or of a rule."""
 
 
 def _refusal(request: ApprovalRequest, decision: ApprovalDecision) -> str:
-    because = f" because {decision.reason}" if decision.reason else f" by {decision.by}"
-    remedy = {
-        ApprovalOutcome.TIMED_OUT: "Run it again and answer the question.",
-        ApprovalOutcome.NO_CHANNEL: (
-            "Open the notebook in a front end with the panel or an input box, or allow it in the configuration."
-        ),
-        ApprovalOutcome.CANCELLED: "Run it again if it was meant.",
-    }.get(decision.outcome, "Run it again to be asked again, or change the configuration.")
-    return (
-        f"“{request.title}” ({request.gate}: {request.subject}) {_WORDS[decision.outcome]}{because}; "
-        f"nothing was run for it. {remedy}"
-    )
+    """Return the sentences about a gate that stayed closed: what was asked, how it ended, what can be done."""
+    because = f" because {decision.reason}" if decision.reason else ""
+    again = "Run it again to be asked again."
+    match decision.outcome:
+        case ApprovalOutcome.TIMED_OUT:
+            ended, remedy = f"was not answered in time{because}", "Run it again and answer the question."
+        case ApprovalOutcome.NO_CHANNEL:
+            ended = f"could not be asked{because}"
+            remedy = "Use a front end with the panel or an input box, or allow it in the configuration."
+        case ApprovalOutcome.CANCELLED:
+            ended, remedy = f"was cancelled{because}", "Run it again if it was meant."
+        case _ if decision.by in PERSON:
+            ended, remedy = f"was denied in the {decision.by}{because}", again
+        case _ if decision.by == "configuration":
+            ended, remedy = f"was denied by your configuration{because}", "Change it there to be asked."
+        case _:
+            ended = f"was denied by the approval handler {decision.by!r}{because}"
+            remedy = f"{again} Your configuration names the handler."
+    return f"“{request.title}” ({request.gate}: {request.subject}) {ended}; nothing was run for it. {remedy}"

@@ -9,8 +9,9 @@ from agently_kernel.workspace.store import LogWriter, WorkspaceStore
 class StoreLog:
     """Text into a :class:`LogWriter`; a store that cannot take it loses the text, never the cell."""
 
-    def __init__(self, writer: LogWriter | None) -> None:
+    def __init__(self, writer: LogWriter | None, problem: str = "") -> None:
         self._writer = writer
+        self._problem = problem
 
     def write(self, text: str) -> None:
         """Append *text* as UTF-8."""
@@ -23,17 +24,21 @@ class StoreLog:
             self._writer.close()
 
     @property
-    def label(self) -> str:
-        """Say where the text is, and whether all of it fitted; empty when it could not be kept."""
+    def account(self) -> str:
+        """Say in a sentence where the text is, and whether all of it could be kept."""
         if self._writer is None:
-            return ""
-        lost = self._writer.dropped
-        return f"{self._writer.path}" + (f", except for {lost:,} bytes beyond the log's own limit" if lost else "")
+            return f"They could not be kept: {self._problem}."
+        self._writer.flush()
+        lost, path = self._writer.dropped, self._writer.path
+        if not lost:
+            return f"They are in {path}."
+        kept = f"The first {self._writer.written:,} bytes are in {path}; " if self._writer.written else ""
+        return f"{kept}{lost:,} bytes could not be kept ({self._writer.reason})."
 
 
 def open_spill_log(store: WorkspaceStore, cell: str) -> StoreLog:
-    """Open the log of *cell* in *store*; one that cannot be opened swallows what it is given."""
+    """Open the log of *cell* in *store*; one that cannot be opened swallows what it is given, and says so."""
     try:
         return StoreLog(store.log_writer(cell))
-    except AgentlyKernelError:
-        return StoreLog(None)
+    except AgentlyKernelError as error:
+        return StoreLog(None, str(error).rstrip("."))

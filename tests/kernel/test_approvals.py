@@ -8,10 +8,12 @@ import time
 
 import pytest
 
-from agently_kernel.approvals import PROMPT_MARK, ApprovalBroker
-from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
-from agently_kernel.policy import PolicyApproval
-from agently_kernel.policy_text import build_request
+from agently_kernel.approvals import PROMPT_MARK, ApprovalBroker, in_one_line
+from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest, Gate
+from agently_kernel.contract.errors import ApprovalDenied
+from agently_kernel.contract.resource import ExecutionResourcePolicy
+from agently_kernel.policy import CHANNEL_HANDLER, PolicyApproval
+from agently_kernel.policy_text import WORDING, build_request
 
 
 def question(timeout: float | None = 30.0) -> ApprovalRequest:
@@ -114,6 +116,68 @@ async def test_the_input_box_wants_word_and_code(answer: str, outcome: ApprovalO
     assert await broker.handle(question()) is outcome
     assert prompts[0].startswith(PROMPT_MARK)
     assert "pypi.org" in prompts[0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        ("y", "was denied in the input box because a yes must be the words and the code that the question shows"),
+        ("yes please", "because a yes must be the words and the code"),
+        ("allow 0000", "because a yes must be the words and the code"),
+        ("n", "was denied in the input box; nothing was run for it. Run it again to be asked again."),
+        ("", "was denied in the input box; nothing was run for it."),
+    ],
+)
+async def test_a_no_says_who_said_it_and_a_yes_without_the_code_what_is_missing(answer: str, said: str) -> None:
+    async def box(prompt: str, password: bool) -> str:
+        return answer
+
+    broker, approval = ApprovalBroker(input_box=lambda: box), PolicyApproval()
+    approval.set_channel(broker.handle, broker.account)
+    with pytest.raises(ApprovalDenied) as caught:
+        await approval.gate("network", "pypi.org", policy=ExecutionResourcePolicy())
+    assert said in str(caught.value)
+    assert CHANNEL_HANDLER not in str(caught.value)
+    assert caught.value.details["by"] == "input box"
+
+
+async def test_a_denial_in_the_panel_says_so() -> None:
+    broker, approval = ApprovalBroker(panel_attached=lambda: True), PolicyApproval()
+    approval.set_channel(broker.handle, broker.account)
+    asking = asyncio.create_task(approval.gate("network", "pypi.org", policy=ExecutionResourcePolicy()))
+    while not broker.pending():
+        await asyncio.sleep(0.01)
+    (request,) = broker.pending()
+    broker.answer(request.request_id, request.nonce, request.digest(), ApprovalOutcome.DENIED)
+    with pytest.raises(ApprovalDenied, match="was denied in the panel; nothing was run for it"):
+        await asking
+
+
+@pytest.mark.parametrize(
+    ("policy", "handler", "said"),
+    [
+        ({"approval_mode": "never"}, None, "was denied by your configuration because approval_mode is 'never'; "),
+        ({}, "fail_closed", "was denied by the approval handler 'fail_closed'; "),
+        ({}, "mine", "was denied by the approval handler 'mine' because the approval handler 'mine' returned str"),
+    ],
+)
+async def test_a_no_of_a_rule_names_the_rule(policy: dict[str, str], handler: str | None, said: str) -> None:
+    approval = PolicyApproval()
+    approval.register_handler("mine", lambda request: "yes")  # type: ignore[arg-type,return-value]
+    approval.configure(handler=handler)
+    with pytest.raises(ApprovalDenied) as caught:
+        await approval.gate("network", "pypi.org", policy=ExecutionResourcePolicy(**policy))
+    assert said in str(caught.value)
+
+
+@pytest.mark.parametrize("gate", sorted(WORDING))
+def test_every_question_is_made_of_whole_sentences(gate: Gate) -> None:
+    request = build_request(gate, "the-subject", facts={"kind": "file", "size in bytes": 5}, why="It is needed.")
+    line = in_one_line(request)
+    assert "\n" not in line
+    assert f"{WORDING[gate].title}. " in line
+    assert ". Details: kind: file; size in bytes: 5. Why: It is needed. " in line
+    assert line.endswith(WORDING[gate].meaning) and line.endswith(".")
 
 
 async def test_an_input_box_that_fails_is_no_channel() -> None:

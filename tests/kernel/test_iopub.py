@@ -38,7 +38,7 @@ class Wire:
 class Log:
     """A spill log in memory."""
 
-    label = "the log"
+    account = "They are in the log."
 
     def __init__(self) -> None:
         self.pieces: list[str] = []

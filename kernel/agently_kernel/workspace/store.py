@@ -23,6 +23,7 @@ from agently_kernel.workspace.areas import private_folder
 
 MAX_LOG_BYTES = 64 * 1024**2
 MAX_LOGS_BYTES = 512 * 1024**2
+LOG_BUFFER = 256 * 1024
 MAX_TRACE_BYTES = 16 * 1024**2
 TRACE_FILE = "trace.jsonl"
 META_FILE = "workspace.json"
@@ -40,33 +41,54 @@ def _file_stem(identifier: str) -> str:
 
 
 class LogWriter:
-    """An append-only file for output that was too long to show; bounded, and says how much it could not take."""
+    """An append-only file for output that was too long to show; bounded, and says how much it could not take, and why.
 
-    def __init__(self, path: Path, limit: int) -> None:
+    ``written`` and ``dropped`` count bytes; ``reason`` says in words what ended the writing, "" while nothing has.
+    *limit* is the most bytes it takes, *limit_name* what a person calls that limit.
+    """
+
+    def __init__(self, path: Path, limit: int, limit_name: str = "the limit of one log") -> None:
+        """Open the file for appending. Raises OSError."""
         self.path = path
         self.written = 0
         self.dropped = 0
+        self.reason = ""
         self._limit = limit
+        self._limit_name = limit_name
+        self._waiting = bytearray()
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
-        self._file = os.fdopen(os.open(path, flags, 0o600), "ab", buffering=256 * 1024)
+        self._file: int | None = os.open(path, flags, 0o600)
 
     def write(self, data: bytes) -> None:
         """Append *data*; what is beyond the limit, or does not fit on the disk, is counted in ``dropped``."""
-        room = max(0, self._limit - self.written)
-        taken = data[:room]
+        taken = data[: max(0, self._limit - self.written)]
+        if len(taken) < len(data) and not self.reason:
+            self.reason = f"{self._limit_name}, {self._limit:,} bytes, is used up"
+        self.written += len(taken)
+        self.dropped += len(data) - len(taken)
+        self._waiting += taken
+        if len(self._waiting) >= LOG_BUFFER:
+            self.flush()
+
+    def flush(self) -> None:
+        """Put on the disk what waits; a disk that does not take it loses the rest, never the execution."""
         try:
-            if taken:
-                self._file.write(taken)
-            self.written += len(taken)
-            self.dropped += len(data) - len(taken)
-        except OSError:
+            while self._waiting and self._file is not None:
+                del self._waiting[: os.write(self._file, self._waiting)]
+        except OSError as error:
+            self.reason = error.strerror or str(error)
+            self.written -= len(self._waiting)
+            self.dropped += len(self._waiting)
+            self._waiting.clear()
             self._limit = 0
-            self.dropped += len(data)
 
     def close(self) -> None:
-        """Flush and close; harmless when closed. A full disk loses the tail, never the execution."""
-        with contextlib.suppress(OSError):
-            self._file.close()
+        """Flush and close; harmless when closed."""
+        self.flush()
+        descriptor, self._file = self._file, None
+        if descriptor is not None:
+            with contextlib.suppress(OSError):
+                os.close(descriptor)
 
     def __enter__(self) -> LogWriter:
         return self
@@ -184,9 +206,10 @@ class WorkspaceStore:
         """
         try:
             used = sum(entry.stat().st_size for entry in os.scandir(private_folder(self.logs)))
-            return LogWriter(
-                self.logs / f"{_file_stem(execution_id)}.log", min(MAX_LOG_BYTES, max(0, MAX_LOGS_BYTES - used))
-            )
+            path, left = self.logs / f"{_file_stem(execution_id)}.log", max(0, MAX_LOGS_BYTES - used)
+            if left < MAX_LOG_BYTES:
+                return LogWriter(path, left, "what was left of the limit of all logs of this session")
+            return LogWriter(path, MAX_LOG_BYTES)
         except OSError as error:
             raise WorkspaceError(f"no log can be written in {self.logs}: {error.strerror or error}") from error
 

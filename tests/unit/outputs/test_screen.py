@@ -12,7 +12,7 @@ from agently_kernel.screen import MOST_NOTICES, Screen
 
 
 class _Log:
-    label = ""
+    account = ""
 
     def write(self, text: str) -> None:
         pass

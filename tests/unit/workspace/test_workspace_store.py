@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from agently_kernel.contract.errors import WorkspaceError
+from agently_kernel.spill import StoreLog, open_spill_log
 from agently_kernel.workspace import store as store_module
 from agently_kernel.workspace.store import LogWriter, WorkspaceStore
 
@@ -104,6 +106,45 @@ def test_all_logs_together_are_bounded(store, monkeypatch):
     with store.log_writer("b") as log:
         log.write(b"y" * 8)
         assert (log.written, log.dropped) == (2, 6)
+
+
+def test_a_log_says_what_ended_it(store, monkeypatch):
+    with LogWriter(store.logs / "one", 4) as log:
+        log.write(b"x" * 10)
+        assert (log.written, log.dropped, log.reason) == (4, 6, "the limit of one log, 4 bytes, is used up")
+    with LogWriter(Path("/dev/full"), 2**20) as log:
+        log.write(b"x" * 10)
+        log.flush()
+        assert (log.written, log.dropped, log.reason) == (0, 10, "No space left on device")
+        log.write(b"y")
+        assert (log.dropped, log.reason) == (11, "No space left on device")
+    monkeypatch.setattr(store_module, "MAX_LOGS_BYTES", 10)
+    with store.log_writer("a") as log:
+        log.write(b"x" * 11)
+        assert log.reason == "what was left of the limit of all logs of this session, 6 bytes, is used up"
+
+
+def test_the_account_of_a_log_is_true(store, tmp_path):
+    whole = StoreLog(LogWriter(store.logs / "a", 100))
+    whole.write("text")
+    assert whole.account == f"They are in {store.logs / 'a'}."
+    assert (store.logs / "a").read_bytes() == b"text"
+    part = StoreLog(LogWriter(store.logs / "b", 3))
+    part.write("text")
+    assert part.account == (
+        f"The first 3 bytes are in {store.logs / 'b'}; 1 bytes could not be kept "
+        "(the limit of one log, 3 bytes, is used up)."
+    )
+    full = StoreLog(LogWriter(Path("/dev/full"), 100))
+    full.write("text")
+    assert full.account == "4 bytes could not be kept (No space left on device)."
+    for log in (whole, part, full):
+        log.close()
+    (tmp_path / "gone").write_text("a file where the store should be")
+    store.logs = tmp_path / "gone"
+    closed = open_spill_log(store, "c")
+    closed.write("text")
+    assert closed.account.startswith("They could not be kept: ")
 
 
 @given(name=st.text(max_size=90))
