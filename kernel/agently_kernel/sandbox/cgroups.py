@@ -45,8 +45,11 @@ def process_start_time(pid: int) -> int | None:
 
 
 def pid_namespace() -> int:
-    """Return the number of our pid namespace: pids in names mean something only within it."""
-    return os.stat("/proc/self/ns/pid").st_ino
+    """Return the number of our pid namespace (0 where there are none): pids in names mean something only within it."""
+    try:
+        return os.stat("/proc/self/ns/pid").st_ino
+    except OSError:
+        return 0
 
 
 def group_pattern(parent: str, owner: int) -> str:

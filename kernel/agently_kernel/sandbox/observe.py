@@ -23,7 +23,6 @@ import secrets
 import shutil
 import socket
 import sys
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -32,6 +31,7 @@ from typing import Any, Literal
 
 from agently_kernel.contract.isolation import Evidence, IsolationAxis
 from agently_kernel.guest.wire import WireError, loads
+from agently_kernel.sandbox.runtime import canary_folder
 
 _SUBJECTS = frozenset(axis.value for axis in IsolationAxis) | {"network"}
 _NAMESPACES = ("pid", "net", "ipc", "mnt", "uts", "user", "cgroup")
@@ -108,7 +108,7 @@ class Challenge:
         return _evidence(subject, check[:200], value, "inside", detail[:500], now)
 
     def _plant(self) -> dict[str, Any]:
-        folder = Path(tempfile.mkdtemp(prefix="agently-canary-", dir=self._parent))
+        folder = canary_folder(self._parent)
         self._folder = folder
         # Open to everybody on purpose: when it cannot be reached, isolation is the reason and not file permissions.
         writable = folder / "writable"
@@ -131,7 +131,7 @@ class Challenge:
             self._listen("abstract", socket.AF_UNIX, "\0" + name)
             keys["abstract_name"] = name
         if hasattr(socket, "AF_UNIX"):
-            path = folder / "socket"
+            path = folder / "s"  # short: an address is 108 bytes at the most
             with contextlib.suppress(OSError):  # a temporary folder whose name is too long for a socket's address
                 self._listen("unix", socket.AF_UNIX, str(path))
                 path.chmod(0o777)

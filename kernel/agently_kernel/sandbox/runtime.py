@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Literal
 
 from agently_kernel.contract.base import Frozen
+from agently_kernel.sandbox.cgroups import pid_namespace, process_start_time
 
 
 class RuntimeFolders(Frozen):
@@ -24,20 +27,50 @@ def runtime_folders(source: Path, uid: int) -> RuntimeFolders:
     return RuntimeFolders(guest=source.parent / "guest", etc=source.parent / f"etc-{uid}")
 
 
+_MEMORY_PLACE = "/dev/shm"  # noqa: S108
+_OWNED = re.compile(r"agently-(?:probe|canary)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-[^/]+\Z")
+
+
 def _place() -> str:
-    places = [os.environ.get("XDG_RUNTIME_DIR", ""), "/dev/shm"]  # noqa: S108
+    places = [os.environ.get("XDG_RUNTIME_DIR", ""), _MEMORY_PLACE]
     usable = (p for p in places if p and os.path.isdir(p) and os.access(p, os.W_OK | os.X_OK))
     return next(usable, None) or tempfile.gettempdir()
 
 
-def probe_pattern(pid: int) -> str:
-    """Return the shell pattern of the folders that :func:`probe_folder` makes in the process *pid*."""
-    return f"{_place()}/agently-kernel-probe-{pid}-*"
+def _prefix(kind: Literal["probe", "canary"], pid: int) -> str:
+    """Names are short: a socket's address must fit behind them."""
+    return f"agently-{kind}-{pid_namespace():x}-{pid:x}-{process_start_time(pid) or 0:x}-"
+
+
+def owned_patterns(pid: int) -> tuple[str, str]:
+    """Return the shell patterns of the folders that the process *pid* makes here."""
+    return f"{_place()}/{_prefix('probe', pid)}*", f"{tempfile.gettempdir()}/{_prefix('canary', pid)}*"
 
 
 def probe_folder() -> Path:
-    """Make a private folder, on a tmpfs where one is; it is found by this process's id should the process be killed."""
-    return Path(tempfile.mkdtemp(prefix=f"agently-kernel-probe-{os.getpid()}-", dir=_place()))
+    """Make a private folder, on a tmpfs where one is; its name tells its owner, should that be killed."""
+    return Path(tempfile.mkdtemp(prefix=_prefix("probe", os.getpid()), dir=_place()))
+
+
+def canary_folder(parent: Path | None = None) -> Path:
+    """Make a private folder on the host's own disk (the temporary folder, or *parent*); its name tells its owner."""
+    return Path(tempfile.mkdtemp(prefix=_prefix("canary", os.getpid()), dir=parent))
+
+
+def stale_folders() -> Iterator[Path]:
+    """Yield the folders of this user whose owner is gone. Those of living owners, and of owners in other process
+    namespaces, of which nothing can be known here, are left out."""
+    here = pid_namespace()
+    places = (os.environ.get("XDG_RUNTIME_DIR", ""), _MEMORY_PLACE, tempfile.gettempdir())
+    for place in dict.fromkeys(filter(os.path.isdir, places)):
+        for name in sorted(os.listdir(place)) if os.access(place, os.R_OK | os.X_OK) else ():
+            found = _OWNED.match(name)
+            folder = Path(place, name)
+            if found is None or folder.is_symlink() or not folder.is_dir() or folder.stat().st_uid != os.getuid():
+                continue
+            namespace, pid, start = (int(number, 16) for number in found.groups())
+            if namespace == here and process_start_time(pid) != start:
+                yield folder
 
 
 @contextlib.contextmanager

@@ -29,7 +29,7 @@ from agently_kernel.workspace.areas import (
     remove_tree,
     runtime_candidates,
 )
-from agently_kernel.workspace.store import META_FILE, TRACE_FILE
+from agently_kernel.workspace.store import META_FILE, TRACE_FILE, partial_files
 
 GRACE_SECONDS = 60.0
 """A folder without an owner's record may be one that is being made; it is left alone for this long."""
@@ -94,6 +94,7 @@ def clean(
         items += (_clean_area(folder, "runtime", dry_run) for folder in _own_folders(base))
     items += (_clean_area(folder, "scratch", dry_run) for folder in _own_folders(product / "scratch"))
     for folder in _own_folders(product / "workspaces"):
+        items += _clean_partial(folder, dry_run)
         items.append(_clean_store(folder, remove_stores, older_than, dry_run))
     for hook in () if dry_run else hooks:
         try:
@@ -208,6 +209,31 @@ def _clean_store(folder: Path, wanted: bool, older_than: float, dry_run: bool) -
         return CleanedItem(path=str(folder), kind="store", outcome="removed", reason="it went by itself meanwhile")
     finally:
         held.close()
+
+
+def _clean_partial(folder: Path, dry_run: bool) -> list[CleanedItem]:
+    """Remove what a killed owner of a store had begun to write into it; what it had finished stays."""
+    held, items = _Held(folder), []
+    try:
+        owner, closed = _read_owner(folder / META_FILE)
+        if _why_kept(folder, owner, held, closed) is not None:
+            return []
+        for part in partial_files(folder):
+            size, why = part.lstat().st_size, "it was being written when its session ended"
+            outcome: Literal["removed", "would_remove", "failed"] = "would_remove" if dry_run else "removed"
+            try:
+                if not dry_run:
+                    remove_tree(part)
+            except WorkspaceError as error:
+                outcome, why = "failed", str(error)
+            items.append(CleanedItem(
+                path=str(part), kind="store", outcome=outcome, reason=why, workspace_id=folder.name, bytes=size
+            ))
+    except FileNotFoundError:
+        pass  # it went by itself meanwhile
+    finally:
+        held.close()
+    return items
 
 
 def _contents(folder: Path) -> tuple[int, float, bool]:

@@ -27,6 +27,7 @@ LOG_BUFFER = 256 * 1024
 MAX_TRACE_BYTES = 16 * 1024**2
 TRACE_FILE = "trace.jsonl"
 META_FILE = "workspace.json"
+INCOMING = "incoming"
 
 _DIRECTORY = os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -38,6 +39,12 @@ def _file_stem(identifier: str) -> str:
     if _PLAIN_NAME.match(identifier):
         return identifier
     return hashlib.sha256(identifier.encode("utf-8", "surrogatepass")).hexdigest()[:24]
+
+
+def partial_files(store: Path) -> list[Path]:
+    """Return what is only half written in the store at *store*, when nobody writes to it: copies, and its record."""
+    found = list((store / INCOMING).iterdir()) if (store / INCOMING).is_dir() else []
+    return sorted([*found, *store.glob(f".{META_FILE}.*")])
 
 
 class LogWriter:
@@ -134,7 +141,7 @@ class WorkspaceStore:
         self.path = private_folder(path)
         self.files = private_folder(path / "files")
         self.logs = private_folder(path / "logs")
-        self.incoming = private_folder(path / "incoming")
+        self.incoming = private_folder(path / INCOMING)
         self._lock = threading.Lock()
         self._meta: dict[str, Any] = {}
 
