@@ -2,8 +2,28 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Mapping
 from types import MappingProxyType
+
+_ADVICE = {
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on the file system that it lies on"),
+    **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "the folder has gone; restart the kernel"),
+    **dict.fromkeys((errno.EACCES, errno.EPERM), "check who owns it and its permissions"),
+    errno.EROFS: "the file system is mounted read-only; make it writable or choose another folder",
+    errno.EFBIG: "this process may not write so large a file; raise `ulimit -f`",
+    **dict.fromkeys((errno.EMFILE, errno.ENFILE), "too many files are open; close some kernels or raise `ulimit -n`"),
+    errno.EIO: "the disk or its connection fails; check it",
+    errno.ESTALE: "the network file system has lost it; mount it again",
+    errno.ENOMEM: "the machine is out of memory; end something",
+}
+
+
+def os_reason(error: OSError) -> str:
+    """Return why the system refused something and what to do about that very reason, without a full stop."""
+    why = error.strerror or str(error) or type(error).__name__
+    advice = _ADVICE.get(error.errno or 0, "check the folder's file system and permissions")
+    return f"{why}; {advice}"
 
 
 class AgentlyKernelError(Exception):

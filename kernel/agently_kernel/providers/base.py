@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Generic, Literal, TypeVar
 
 from agently_kernel.contract.base import Frozen
-from agently_kernel.contract.errors import GrantError, SandboxError
+from agently_kernel.contract.errors import GrantError, SandboxError, os_reason
 from agently_kernel.contract.isolation import CodeExecutionProviderCapability, SandboxFacts
 from agently_kernel.contract.protocols import ProviderHost
 from agently_kernel.contract.resource import (
@@ -151,7 +151,8 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
             return self._unavailable(error, now, time.monotonic() - started)
         except OSError as error:
             problem = SandboxError(
-                f"A folder for the probe could not be prepared: {error}.", details={"remedy": "free some space"}
+                f"A folder for the probe could not be prepared: {os_reason(error)}.",
+                details={"remedy": os_reason(error)},
             )
             return self._unavailable(problem, now, time.monotonic() - started)
         probe = ExecutionResourceProbe(
@@ -226,8 +227,8 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
             raise
         except OSError as error:
             raise SandboxError(
-                f"The runtime folder of the workspace could not be prepared: {error}. Free some space and try again.",
-                details={"remedy": "free some space in the runtime folder (/dev/shm or $XDG_RUNTIME_DIR)"},
+                f"The runtime folder of the workspace could not be prepared: {os_reason(error)}. Then try again.",
+                details={"remedy": f"{error.filename or 'the runtime folder'}: {os_reason(error)}"},
             ) from error
 
     async def async_health_check(self, handle: Any) -> Literal["ready", "unhealthy"]:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agently_kernel.contract.base import Frozen
-from agently_kernel.contract.errors import GrantError, SandboxError, SandboxLaunchError
+from agently_kernel.contract.errors import GrantError, SandboxError, SandboxLaunchError, os_reason
 from agently_kernel.contract.isolation import CodeExecutionProviderCapability, ResourceLimits, SafetyClass
 from agently_kernel.contract.protocols import ProviderHost
 from agently_kernel.contract.resource import (
@@ -313,8 +313,8 @@ class BubblewrapExecutionResourceProvider:
             if lease is not None:
                 lease.release()
             raise SandboxLaunchError(
-                f"The runtime folder of the workspace could not be prepared: {error}. Free some space and try again.",
-                details={"remedy": "free some space in the runtime folder (/dev/shm or $XDG_RUNTIME_DIR)"},
+                f"The runtime folder of the workspace could not be prepared: {os_reason(error)}. Then try again.",
+                details={"remedy": f"{error.filename or 'the runtime folder'}: {os_reason(error)}"},
             ) from error
         except BaseException:
             if lease is not None:

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
+from agently_kernel.contract.errors import SandboxError, SandboxLaunchError, os_reason
 from agently_kernel.contract.isolation import Evidence, LimitFact, ResourceLimits
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.providers.gvisor import sentry_evidence
@@ -63,7 +63,7 @@ class RunscSandbox(LocalSandbox):
             (folder / "state").mkdir()
         except OSError as error:
             raise SandboxLaunchError(
-                f"The sandbox's bundle could not be written: {error}.", details={"remedy": "free some space"}
+                f"The sandbox's bundle could not be written: {os_reason(error)}.", details={"remedy": os_reason(error)}
             ) from error
         self._cgroup = SandboxCgroup.create(_group_limits(self._layout.limits))
         command = [

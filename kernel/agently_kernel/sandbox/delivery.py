@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
-from agently_kernel.contract.errors import GrantError, SandboxError
+from agently_kernel.contract.errors import GrantError, SandboxError, os_reason
 from agently_kernel.contract.workspace import MaterializationManifest, TaskWorkspaceAccessGrant
 
 Root = Literal["source", "input", "build"]
@@ -88,7 +88,7 @@ class FolderDelivery:
             await asyncio.to_thread(self._copy, list(_files(manifest, grant)))
         except OSError as error:
             raise SandboxError(
-                f"The files of the cell could not be copied for the sandbox: {error}. Free some space and run it again."
+                f"The files of the cell could not be copied for the sandbox: {os_reason(error)}. Then run it again."
             ) from error
 
     def _copy(self, files: list[tuple[Root, str, Path]]) -> None:

@@ -19,7 +19,7 @@ from typing import Literal
 from jupyter_core.paths import jupyter_data_dir
 
 from agently_kernel.contract.base import Frozen
-from agently_kernel.contract.errors import WorkspaceError
+from agently_kernel.contract.errors import WorkspaceError, os_reason
 
 PRODUCT = "agently-kernel"
 MINIMUM_RUNTIME_BYTES = 48 * 1024**2
@@ -132,7 +132,7 @@ def private_folder(path: Path) -> Path:
             if stat.S_IMODE(info.st_mode) != 0o700:
                 path.chmod(0o700)
     except OSError as error:
-        raise WorkspaceError(f"the private folder {path} cannot be made: {error.strerror or error}") from error
+        raise WorkspaceError(f"the private folder {path} cannot be made: {os_reason(error)}") from error
     return path
 
 

@@ -388,11 +388,13 @@ class Collector:
                     size += len(chunk)
                     if size > most:
                         run.admit(size)
-                    await asyncio.to_thread(_write_and_hash, incoming.descriptor, chunk, digest.update)
+                    await asyncio.to_thread(_write_and_hash, incoming, chunk, digest.update)
             except asyncio.TimeoutError:
                 raise Refusal("unreadable", f"it did not arrive within {DEADLINE_SECONDS:.0f} seconds") from None
             except WorkspaceError:
                 raise
+            except OSError as error:
+                raise refusal_of(error) from error
             except AgentlyKernelError as error:
                 known = error.code if error.code in _REASONS else "unreadable"
                 raise Refusal(known, str(error)) from error  # type: ignore[arg-type]
@@ -434,11 +436,9 @@ def _check_name(path: str) -> None:
     raise Refusal("bad_name", "its name could deceive a reader, or is not in the usual (NFC) form; rename it")
 
 
-def _write_and_hash(descriptor: int, data: bytes | memoryview, update: Callable[[bytes | memoryview], None]) -> None:
+def _write_and_hash(incoming: Incoming, data: bytes | memoryview, update: Callable[[bytes | memoryview], None]) -> None:
     update(data)
-    view = memoryview(data)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    incoming.write(data)
 
 
 def _copy_bytes(source: int, incoming: Incoming, size: int, check_time: Callable[[], None]) -> str:
@@ -454,6 +454,6 @@ def _copy_bytes(source: int, incoming: Incoming, size: int, check_time: Callable
             raise refusal_of(error) from error
         if count == 0:
             raise Refusal("changed", "it was shortened while it was being read")
-        _write_and_hash(incoming.descriptor, buffer[:count], digest.update)
+        _write_and_hash(incoming, buffer[:count], digest.update)
         left -= count
     return "sha256:" + digest.hexdigest()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import secrets
 import stat
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from agently_kernel.contract.base import sha256_digest
 from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionFile
-from agently_kernel.contract.errors import MaterializationError, WorkspaceError
+from agently_kernel.contract.errors import MaterializationError, WorkspaceError, os_reason
 from agently_kernel.workspace.areas import remove_tree
 
 DEFAULT_SOURCE_BYTES = 256 * 1024**2
@@ -140,11 +139,4 @@ class SourceRoot:
             )
 
     def _explain(self, error: OSError, bundle: CodeExecutionBundle) -> MaterializationError:
-        why = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            advice = "free some memory or disk space there"
-        elif error.errno in (errno.ENOENT, errno.ENOTDIR):
-            why, advice = "the folder has gone", "restart the kernel to get a fresh workspace"
-        else:
-            advice = "check the folder's file system and permissions"
-        return MaterializationError(f"{bundle.bundle_id} could not be written below {self.path}: {why}; {advice}")
+        return MaterializationError(f"{bundle.bundle_id} could not be written below {self.path}: {os_reason(error)}")

@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from agently_kernel.contract.errors import WorkspaceError
+from agently_kernel.contract.errors import WorkspaceError, os_reason
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.workspace.areas import private_folder
 
@@ -113,8 +113,27 @@ class Incoming:
         self._store, self._temporary, self._folder = store, name, store.incoming
         self.descriptor = os.open(self._folder / name, _NEW_FILE, 0o600)
 
+    def write(self, data: bytes | memoryview) -> None:
+        """Append *data*. Raises WorkspaceError: the store's fault, never that of what is being read."""
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self.descriptor, view) :]
+        except OSError as error:
+            raise self._store.failed(error) from error
+
     def commit(self, relative: str) -> Path:
-        """Move the finished copy to ``files/<relative>``, replacing an older one, and return its path."""
+        """Move the finished copy to ``files/<relative>``, replacing an older one, and return its path.
+
+        Raises WorkspaceError.
+        """
+        try:
+            self._move(relative)
+        except OSError as error:
+            raise self._store.failed(error) from error
+        return self._store.files / relative
+
+    def _move(self, relative: str) -> None:
         with self._store.parent_of(relative) as (parent, name):
             source = self._folder / self._temporary
             try:
@@ -123,7 +142,6 @@ class Incoming:
                 self._store.make_way(parent, name)
                 os.replace(source, name, dst_dir_fd=parent)
         self._temporary = ""
-        return self._store.files / relative
 
     def close(self) -> None:
         """Close the copy, and remove it when it was not committed."""
@@ -154,17 +172,16 @@ class WorkspaceStore:
             private_folder(self.incoming)
             incoming = Incoming(self, secrets.token_hex(8))
         except OSError as error:
-            raise self._failed(error) from error
+            raise self.failed(error) from error
         try:
             yield incoming
-        except OSError as error:
-            raise self._failed(error) from error
         finally:
             incoming.close()
 
-    def _failed(self, error: OSError) -> WorkspaceError:
+    def failed(self, error: OSError) -> WorkspaceError:
+        """Return what the store could not do as a sentence that blames what was in the way."""
         return WorkspaceError(
-            f"the store {self.path} could not take a file: {error.strerror or error}; make room there, or restart"
+            f"the store {self.path} could not take a file: {os_reason(error)}"
         )
 
     @contextlib.contextmanager
@@ -218,7 +235,7 @@ class WorkspaceStore:
                 return LogWriter(path, left, "what was left of the limit of all logs of this session")
             return LogWriter(path, MAX_LOG_BYTES)
         except OSError as error:
-            raise WorkspaceError(f"no log can be written in {self.logs}: {error.strerror or error}") from error
+            raise WorkspaceError(f"no log can be written in {self.logs}: {os_reason(error)}") from error
 
     def append_trace(self, record: Mapping[str, Any]) -> None:
         """Append one JSON record to the trace. At 16 MiB the file is set aside once (``trace.1.jsonl``) and begun anew.
@@ -239,7 +256,7 @@ class WorkspaceStore:
                 if full:
                     path.replace(self.path / "trace.1.jsonl")
         except OSError as error:
-            raise WorkspaceError(f"the trace {path} cannot be written: {error.strerror or error}") from error
+            raise WorkspaceError(f"the trace {path} cannot be written: {os_reason(error)}") from error
 
     def read_trace(self, last: int = 1000) -> list[dict[str, Any]]:
         """Return the last records of the trace, oldest first; a damaged line (a crash while writing) is left out."""
@@ -267,4 +284,4 @@ class WorkspaceStore:
                 temporary.replace(self.path / META_FILE)
             except OSError as error:
                 temporary.unlink(missing_ok=True)
-                raise WorkspaceError(f"{self.path / META_FILE} cannot be written: {error.strerror or error}") from error
+                raise WorkspaceError(f"{self.path / META_FILE} cannot be written: {os_reason(error)}") from error

@@ -14,7 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from agently_kernel.contract.bundle import CodeExecutionBundle
-from agently_kernel.contract.errors import GrantError, MaterializationError, WorkspaceError
+from agently_kernel.contract.errors import GrantError, MaterializationError, WorkspaceError, os_reason
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.paths import normalise_relative_path, refuse_collisions
 from agently_kernel.contract.protocols import OutputSource
@@ -143,7 +143,7 @@ class TaskWorkspace:
                         remove_tree(left)
             if isinstance(error, OSError):
                 raise WorkspaceError(
-                    f"no workspace could be made in {runtime}: {error.strerror or error}; make room there"
+                    f"no workspace could be made in {runtime}: {os_reason(error)}"
                 ) from error
             raise
         return cls(

@@ -362,9 +362,10 @@ async def test_a_store_that_is_full_is_a_sentence(workspace, source, monkeypatch
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(collect_module, "_write_and_hash", full)
-    with pytest.raises(WorkspaceError, match="could not take a file: No space left on device"):
-        await workspace.collect(materialized(workspace), source)
+    manifest = materialized(workspace)
+    monkeypatch.setattr("agently_kernel.workspace.store.os.write", full)
+    with pytest.raises(WorkspaceError, match="could not take a file: No space left on device; make room on"):
+        await workspace.collect(manifest, source)
     monkeypatch.undo()
     assert brought(await workspace.collect(materialized(workspace), source)) == {"output/a": False}
 

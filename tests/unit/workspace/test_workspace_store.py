@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 from pathlib import Path
@@ -23,7 +24,7 @@ def store(tmp_path):
 
 def put(store, path, content):
     with store.receive() as incoming:
-        os.write(incoming.descriptor, content)
+        incoming.write(content)
         return incoming.commit(path)
 
 
@@ -79,7 +80,7 @@ def test_a_full_disk_is_a_sentence(store, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(store_module.os, "replace", full)
-    with pytest.raises(WorkspaceError, match="could not take a file: No space left on device; make room there"):
+    with pytest.raises(WorkspaceError, match="could not take a file: No space left on device; make room on"):
         put(store, "x", b"1")
     assert os.listdir(store.incoming) == []
 
@@ -174,3 +175,32 @@ def test_meta_is_merged(store):
     store.write_meta(b=3)
     assert json.loads((store.path / "workspace.json").read_text()) == {"a": 1, "b": 3}
     assert sorted(os.listdir(store.path)) == ["files", "incoming", "logs", "workspace.json"]
+
+
+@pytest.mark.parametrize("code", [*sorted(errno.errorcode.keys() - {errno.EISDIR}), 0, 9999])
+@pytest.mark.parametrize("call", ["open", "write", "replace", "mkdir"])
+def test_whatever_is_in_the_way_is_blamed_and_nothing_else(store, monkeypatch, code, call):
+    def fail(*_, **__):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(store_module.os, call, fail)
+    try:
+        with pytest.raises(WorkspaceError) as raised:
+            put(store, "fresh/x", b"1")
+    except FileExistsError:  # a failing mkdir or open of a folder that is there already says nothing
+        assert code == errno.EEXIST
+        return
+    finally:
+        monkeypatch.undo()
+    text = str(raised.value)
+    assert ("make room" in text) == (code in (errno.ENOSPC, errno.EDQUOT))
+    assert ("restart the kernel" in text) == (code in (errno.ENOENT, errno.ENOTDIR))
+    assert str(store.path) in text and os.strerror(code) in text
+    assert os.listdir(store.incoming) == []
+
+
+def test_an_error_of_what_is_read_is_not_the_stores(store):
+    with pytest.raises(OSError, match="the source") as raised, store.receive():
+        raise OSError(errno.EIO, "the source")
+    assert not isinstance(raised.value, WorkspaceError)
+    assert os.listdir(store.incoming) == []
