@@ -86,7 +86,7 @@ class CellRunner:
                 form=ExecutionForm.SESSION,
                 options={
                     "silent": silent, "store_history": store_history, "allow_stdin": running.allow_stdin,
-                    "user_expressions": dict(user_expressions), "execution_count": count,
+                    "user_expressions": dict(user_expressions), "execution_count": count, "request": dict(running.told),
                 },
             )
             shown = None if silent else count

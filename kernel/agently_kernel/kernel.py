@@ -25,6 +25,7 @@ from agently_kernel import __version__
 from agently_kernel.approvals import ApprovalBroker, Ask
 from agently_kernel.cells import CellRunner
 from agently_kernel.comms import CommRelay
+from agently_kernel.guest_requests import told_of
 from agently_kernel.handles import Handle
 from agently_kernel.introspection import Introspection, busy_reply
 from agently_kernel.iopub import Publisher
@@ -74,6 +75,7 @@ class RunningCell:
     parent: Mapping[str, Any]
     ident: Sequence[bytes]
     allow_stdin: bool
+    told: Mapping[str, Any] = field(default_factory=dict)
     task: asyncio.Task[dict[str, Any]] | None = None
     interrupted: bool = False
     fresh_sandbox: bool = False
@@ -401,12 +403,13 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
         running = RunningCell(
             cell=self._name_of(parent), parent={"header": parent.get("header", {})}, ident=ident,
             allow_stdin=bool(allow_stdin),
+            told={"shell": told_of(parent), "control": told_of(self.get_parent("control"))},
         )
         self.running = running
         count = self._next_count
         if store_history and not silent and code.strip():
             self._next_count += 1
-        self.screen.begin(running.cell, running.parent, count)
+        self.screen.begin(running.cell, running.parent, count, unattended=not allow_stdin)
         running.task = asyncio.ensure_future(
             self.cells.run(
                 running, code, silent=silent, store_history=store_history and not silent, count=count,

@@ -69,13 +69,21 @@ class Screen:
         self._filters: OrderedDict[tuple[str, str], StreamFilter] = OrderedDict()
         self._counts: OrderedDict[str, int | None] = OrderedDict()
         self._notices: OrderedDict[str, _Notices] = OrderedDict()
+        self._unattended: set[str] = set()
 
-    def begin(self, cell: str, parent: Mapping[str, Any], count: int | None) -> None:
-        """Say that *cell* starts, which request it answers, and the number its result is shown with (None: silent)."""
+    def begin(
+        self, cell: str, parent: Mapping[str, Any], count: int | None, *, unattended: bool = False
+    ) -> None:
+        """Say that *cell* starts, which request it answers, and the number its result is shown with (None: silent).
+
+        *unattended*: nobody sits at the front end, so there is no page either in which a comm could have listened.
+        """
         self._publisher.begin(cell, parent)
         self._counts[cell] = count
+        if unattended:
+            self._unattended.add(cell)
         while len(self._counts) > MAX_CELLS:
-            self._counts.popitem(last=False)
+            self._unattended.discard(self._counts.popitem(last=False)[0])
 
     async def finish(self, cell: str) -> None:
         """Return when everything that *cell* has shown is on its way."""
@@ -188,4 +196,7 @@ class Screen:
                 message.kind, content, event.cell, metadata=dict(message.metadata), buffers=message.buffers,
                 size=weight(message.data, None, message.buffers),
             )
-        self.withheld(event.cell, filtered.withheld, filtered.notice)
+        notice = filtered.notice
+        if event.cell in self._unattended and all(item.kind.startswith("comm:") for item in filtered.withheld):
+            notice = ""  # as with the ordinary kernel, a comm that nobody listens to says nothing
+        self.withheld(event.cell, filtered.withheld, notice)

@@ -352,6 +352,11 @@ def test_in_the_sandboxed_kernel_a_cell_that_misses_a_file_asks_and_goes_on(
         assert denied.error[0] == "FileNotFoundError"
         assert session.run("%agently grant other.csv").status == "ok"
         assert session.run("print(open('other.csv').read())").text() == "x\n\n"
+        (tmp_path / "pixel.jpg").write_bytes(b"\xff\xd8\xff synthetic")
+        picture = session.run("from IPython.display import Image\nImage('pixel.jpg')", allow_stdin=True,
+                              during=answering(session, "allow"))
+        assert set(picture.of("execute_result")[0]["content"]["data"]) == {"image/jpeg", "text/plain"}
+        assert len(picture.prompts) == 1
         hinted = session.run("raise OSError('library: unable to open kernel.log')")
         assert "To give it: %agently grant kernel.log" in hinted.text("stderr")
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable
 
@@ -156,6 +157,33 @@ def test_output_follows_the_cell_of_the_thread_task_callback_and_logger(kernel: 
     assert second.text() == "second\n"
 
 
+def test_a_cell_can_read_the_request_that_runs_it(kernel: KernelSession) -> None:
+    """As in ipykernel, where libraries take the front end's cell id and the session from it."""
+    kernel.ask("kernel_info_request", {}, channel="control")
+    asked = [m for m in kernel.replies.values() if m["msg_type"] == "kernel_info_reply"][-1]["parent_header"]
+    session = kernel.client.session
+    content = {"code": "k = get_ipython().kernel; p = k.get_parent()", "silent": False, "store_history": True,
+               "user_expressions": {}, "allow_stdin": False, "stop_on_error": True}
+    message = session.msg("execute_request", content, metadata={"cellId": "cell-of-the-page", "deletedCells": []})
+    kernel.client.shell_channel.send(message)
+    kernel.settle(10, lambda: message["header"]["msg_id"] in kernel.replies)
+    seen = kernel.run(
+        "import json\nc = k.get_parent('control')['header']\n"
+        "print(json.dumps([p['header']['msg_id'], p['header']['session'], p['metadata'], p['content']['code'],\n"
+        "    p['header']['username'], c['msg_id'], c['msg_type'], k._parent_ident['shell'][0].decode(),\n"
+        "    k._parent_header['header']['msg_id'] == get_ipython().parent_header['header']['msg_id']]))"
+    )
+    assert json.loads(seen.text()) == [
+        message["header"]["msg_id"], session.session, {"cellId": "cell-of-the-page", "deletedCells": []},
+        content["code"], "sandbox", asked["msg_id"], "kernel_info_request", session.session, True,
+    ]
+    large = session.msg("execute_request", {**content, "code": "print(get_ipython().get_parent()['metadata'])"},
+                        metadata={"cellId": "c1", "notes": "x" * 100_000})
+    kernel.client.shell_channel.send(large)
+    kernel.settle(10, lambda: large["header"]["msg_id"] in kernel.replies)
+    assert kernel.replies[large["header"]["msg_id"]]["content"]["status"] == "ok"
+
+
 def test_a_thread_can_be_given_to_a_cell_and_follow_the_running_one(kernel: KernelSession) -> None:
     first = kernel.run("own = get_ipython().get_parent()\nstep = threading.Event(); gone = threading.Event()")
     assert kernel.run("own['header']['msg_id']").result == repr(first.message_id)
@@ -231,10 +259,12 @@ def test_pages_come_as_text(kernel: KernelSession) -> None:
     assert kernel.run("%page documented").reply["payload"][0]["source"] == "page"
 
 
-def test_the_next_input_waits_for_approval_and_then_never_replaces(start: Callable[..., KernelSession]) -> None:
+def test_the_next_input_is_a_comment_until_approved_and_never_replaces(start: Callable[..., KernelSession]) -> None:
     kernel = start(settings={"auto_allow": True})
     refused = kernel.run("get_ipython().set_next_input('x = 1')")
-    assert refused.reply["payload"] == []
+    (harmless,) = refused.reply["payload"]
+    assert (harmless["source"], harmless["replace"]) == ("set_next_input", False)
+    assert harmless["text"].endswith("\n# x = 1\n")
     assert "%agently allow set_next_input" in refused.text("stderr")
     kernel.run("%agently allow set_next_input")
     allowed = kernel.run("get_ipython().set_next_input('x = 1', replace=True)")

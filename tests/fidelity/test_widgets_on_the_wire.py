@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -188,6 +189,34 @@ def test_other_comm_targets_do_not_reach_the_front_end(kernel: KernelSession, ta
     assert run.of("comm_open", "comm_msg", "comm_close") == []
     assert run.text() == "on\n"
     assert run.status == "ok"
+
+
+def test_an_allowed_comm_answers_while_its_cell_awaits(start: Callable[..., KernelSession]) -> None:
+    kernel = start(settings={"auto_allow": True})
+    code = (
+        "import asyncio, comm\nreply = asyncio.get_running_loop().create_future()\n"
+        "c = comm.create_comm(target_name='page-script', data={'x': 1})\n"
+        "c.on_msg(lambda m: reply.set_result(m['content']['data']['value']))\n"
+        "print(await asyncio.wait_for(reply, 10))"
+    )
+    kernel.run("%agently allow comm:page-script")
+
+    def answer(run: Run) -> None:
+        if not answered and run.of("comm_open"):
+            answered.append(run.of("comm_open")[0]["content"]["comm_id"])
+            content = {"comm_id": answered[0], "data": {"value": 42}}
+            kernel.client.shell_channel.send(kernel.client.session.msg("comm_msg", content))
+
+    answered: list[str] = []
+    run = kernel.run(code, during=answer)
+    assert run.text() == "42\n", run.error
+    other = kernel.run("comm.create_comm(target_name='another-script')", allow_stdin=True)
+    assert other.of("comm_open") == []
+    assert "%agently allow comm:another-script" in other.text("stderr")
+
+
+def test_a_comm_that_no_page_could_take_says_nothing(kernel: KernelSession) -> None:
+    assert kernel.run("c = create_comm(target_name='missing-handler'); c.send({'y': 2})").text("stderr") == ""
 
 
 def test_comms_of_others_cannot_be_used_or_closed(kernel: KernelSession) -> None:

@@ -6,11 +6,13 @@ import logging
 import sys
 import types
 import uuid
+from collections import OrderedDict
 from typing import Any, Dict
 
 from . import bundles
-from .services import Services
+from .services import Request, Services
 
+MOST_REQUESTS = 1000
 _DISPLAYS = ("display_data", "update_display_data", "execute_result")
 
 
@@ -61,17 +63,42 @@ class KernelFacade:
         self.session = SessionFacade(services)
         self.log = logging.getLogger("agently")
         self.iopub_thread = None
+        self._requests: "OrderedDict[str, Dict[str, Any]]" = OrderedDict()
+        self._control: Dict[str, Any] = {}
+
+    def begin(self, request: Request, source: str) -> None:
+        """Note the request of the cell that runs now, as far as the host tells it."""
+        told = request.told.get("shell") or {}
+        content = {
+            "code": source, "silent": request.silent, "store_history": request.store_history,
+            "user_expressions": dict(request.user_expressions), "allow_stdin": request.allow_stdin,
+        }
+        self._requests[request.cell] = _message(dict(told.get("header") or {}, msg_id=request.cell), told, content)
+        while len(self._requests) > MOST_REQUESTS:
+            self._requests.popitem(last=False)
+        control = request.told.get("control") or {}
+        self._control = _message(dict(control.get("header") or {}), control, {}) if control else {}
 
     def get_parent(self, channel: Any = None) -> Dict[str, Any]:
-        """Return the request that the calling code belongs to; its ``msg_id`` is the id of the cell."""
+        """Return the request that the calling code belongs to, its ``msg_id`` is the id of the cell; for the channel
+        ``control`` the last request there before this cell."""
+        if channel == "control":
+            return self._control
         cell = self._services.router.owner()
-        header = {"msg_id": cell, "msg_type": "execute_request", "session": self.session.session, "username": "sandbox"}
-        return {"header": header, "msg_id": cell, "msg_type": "execute_request", "parent_header": {}, "content": {},
-                "metadata": {}}
+        known = self._requests.get(cell)
+        return known if known is not None else _message({"msg_id": cell, "session": self.session.session}, {}, {})
 
     @property
     def _parent_header(self) -> Dict[str, Any]:
         return self.get_parent()
+
+    @property
+    def _parent_ident(self) -> Dict[str, Any]:
+        """Names of the clients that sent the requests, as ipykernel keeps them: nothing can be sent to them here."""
+        return {
+            channel: [str(self.get_parent(channel).get("header", {}).get("session", "")).encode()]
+            for channel in ("shell", "control")
+        }
 
     @property
     def user_ns(self) -> Any:
@@ -85,6 +112,12 @@ class KernelFacade:
     def getpass(self, prompt: str = "", stream: Any = None) -> str:
         """Ask the user for a secret line."""
         return self._services.ask(prompt, password=True)
+
+
+def _message(header: Dict[str, Any], told: Dict[str, Any], content: Dict[str, Any]) -> Dict[str, Any]:
+    header = dict({"msg_type": "execute_request", "username": "sandbox"}, **header)
+    return {"header": header, "msg_id": header.get("msg_id", ""), "msg_type": header["msg_type"], "parent_header": {},
+            "content": content, "metadata": dict(told.get("metadata") or {}), "buffers": []}
 
 
 def announce(shell_class: type) -> None:

@@ -38,6 +38,12 @@ class Needs:
 
         sys.addaudithook(hook)
 
+    def look_for(self, path: Any) -> None:
+        """Ask for *path* before a library looks whether it exists, which no hook sees; whatever it is, if not a name,
+        is left alone."""
+        if threading.current_thread() is threading.main_thread():
+            self._opening(path, os.O_RDONLY)
+
     def answer(self, ok: bool) -> None:
         """Deliver the host's answer. Called by the reader thread."""
         self._answers.put(ok)

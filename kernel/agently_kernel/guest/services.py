@@ -26,6 +26,7 @@ class Request(NamedTuple):
     allow_stdin: bool
     user_expressions: Dict[str, str]
     execution_count: Optional[int]
+    told: Dict[str, Any] = {}  # what the host tells of the requests behind it, by channel: header and metadata
 
     @classmethod
     def of(cls, header: Dict[str, Any]) -> "Request":
@@ -37,6 +38,7 @@ class Request(NamedTuple):
             header["cell"], header["path"], header["digest"], silent,
             bool(options.get("store_history", not silent)) and not silent, bool(options.get("allow_stdin", False)),
             dict(options.get("user_expressions") or {}), count if isinstance(count, int) else None,
+            dict(options.get("request") or {}),
         )
 
 
@@ -58,6 +60,7 @@ class Services:
         self.router = router
         self.sources = sources
         self.allow_stdin = False
+        self.look_for: Callable[[Any], None] = lambda path: None  # asks for a file that a cell is going to look for
         self.repair: Callable[[], None] = lambda: None  # undoes what a cell did to built-in names that we need
         self.result_is_last: Callable[[], bool] = lambda: False  # whether nothing runs between a result and the end
         self.not_allowed: Callable[[str], BaseException] = InputRefused

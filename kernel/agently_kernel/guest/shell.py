@@ -390,6 +390,7 @@ def main(start: Any) -> NoReturn:
         needs = Needs(router, (start.config.get("roots") or {}).get("build") or "/workspace/build")
         shell = Shell(channel, router, services, engine, needs)
         needs.install()
+        services.look_for = needs.look_for
         gc.collect()
         gc.freeze()
         shell.run()

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import builtins
+import functools
 import os
 import subprocess
 import sys
 import types
 import warnings
-from typing import Any, Coroutine, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Coroutine, Dict, List, Optional, Tuple, Union
 
 import IPython
 from IPython.core import page
@@ -33,6 +34,7 @@ from .streams import text_of
 from .tracebacks import OWN_FOLDER, lines_of
 
 MOST_CELLS = 100_000
+MOST_NAME = 255
 
 
 class CellCompiler(CachingCompiler):  # type: ignore[misc]
@@ -216,6 +218,7 @@ class IPythonEngine(Engine):
         shell.displayhook.services = shell.display_pub.services = shell.services = services
         announce(ZMQInteractiveShell)
         _interruptible_pdb()
+        _look_for_what_is_displayed(services)
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # exiting ends the cell here, whichever way
         self.comms = CommRoom(services)
         shell.kernel.comm_manager = self.comms.manager
@@ -237,6 +240,7 @@ class IPythonEngine(Engine):
         shell.shown_error = None
         shell.displayhook.failed = shell.displayhook.formatting = False
         shell.compile.source, shell.compile.path = source, request.path
+        shell.kernel.begin(request, source)
         if request.execution_count is not None:
             self._count_from(request.execution_count)
         if request.store_history:
@@ -352,6 +356,25 @@ def _interruptible_pdb() -> None:
     debugger.Pdb = debugger.InterruptiblePdb
     pdb.Pdb = debugger.Pdb  # type: ignore[misc]
     pdb.set_trace = debugger.set_trace
+
+
+def _look_for_what_is_displayed(services: Services) -> None:
+    """Let ``Image("plot.png")`` ask for a file beside the notebook: it only looks whether there is one by this name."""
+    from IPython.core.display import DisplayObject, Image
+
+    for kind in (DisplayObject, Image):  # Image looks before its base does
+        kind.__init__ = _asking_first(kind.__init__, services)
+
+
+def _asking_first(plain: Callable[..., None], services: Services) -> Callable[..., None]:
+    @functools.wraps(plain)
+    def init(self: Any, data: Any = None, *args: Any, **keys: Any) -> None:
+        name = str(data) if isinstance(data, (str, os.PathLike)) else ""
+        if 0 < len(name) <= MOST_NAME and name.isprintable() and "<" not in name and "://" not in name:
+            services.look_for(name)
+        plain(self, data, *args, **keys)
+
+    return init
 
 
 def _cell_of(parent: Any) -> str:

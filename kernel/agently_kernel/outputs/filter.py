@@ -147,9 +147,10 @@ class OutputFilter:
 
     # -- replies ---------------------------------------------------------------------------------------------------
     def payloads(self, payloads: Sequence[Any], *, cell: str = "") -> FilteredPayloads:
-        """Return the payloads that may go into an execute_reply: pages as text, next inputs once approved.
+        """Return the payloads that may go into an execute_reply: pages as text, next inputs as new cells.
 
-        A next input never replaces the cell that runs; ``ask_exit``, editors and unknown payloads are dropped.
+        A next input never replaces the cell that runs, and before its approval it is a comment from the first line to
+        the last; ``ask_exit``, editors and unknown payloads are dropped.
         """
         kept: list[dict[str, Any]] = []
         lost: list[Withheld] = []
@@ -162,12 +163,14 @@ class OutputFilter:
                 start = start if isinstance(start, int) and 0 <= start < 10**6 else 0
                 kept.append({"source": "page", "data": {"text/plain": text.clean_text(str(plain))}, "start": start})
             elif source == "set_next_input":
-                allowed = self.policy is OutputPolicy.TRUSTED or "set_next_input" in self._granted
-                if allowed and isinstance(payload.get("text"), str):
-                    code = text.clean_text(payload["text"])[: self.limits.error_chars]
-                    kept.append({"source": "set_next_input", "text": code, "replace": False})
-                else:
-                    lost.append(withheld("set_next_input", "", "The cell wanted to write code into a new cell."))
+                if not isinstance(payload.get("text"), str):
+                    continue
+                code = text.clean_text(payload["text"])[: self.limits.error_chars]
+                if self.policy is not OutputPolicy.TRUSTED and "set_next_input" not in self._granted:
+                    code = text.commented(code)
+                    reason = "The code that the cell wrote into a new cell is commented out."
+                    lost.append(withheld("set_next_input", "", reason))
+                kept.append({"source": "set_next_input", "text": code, "replace": False})
         return FilteredPayloads(kept, tuple(lost), self._notice(self._cell(cell), lost) if cell else "")
 
     def user_expressions(self, expressions: Mapping[str, Any]) -> dict[str, Any]:

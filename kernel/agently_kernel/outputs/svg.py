@@ -41,6 +41,9 @@ _ACTIVE = (
 )
 
 
+_ROOT = "\0"  # stands for the root's own attributes, which are known at the end; no XML document holds it
+
+
 class NotSafe(ValueError):
     """The document cannot be reduced to a still image; the message says why."""
 
@@ -59,6 +62,10 @@ class _Writer:
         self.style: list[str] | None = None
         self.active = False
         self.scope = scope
+        self.scoped = False
+        self.xlink = False
+        self.namespace = ""
+        self.root_id: str | None = None
         self.styles: dict[str, str] = {}
 
     def start(self, name: str, attributes: dict[str, str]) -> None:
@@ -74,12 +81,14 @@ class _Writer:
             return
         if tag == "style":
             self.style = []
+            self.scoped = True
             self.out.append("<style>")
             return
         parts = [f"<{tag}"]
         if self.depth == 1:
-            parts.append(f' xmlns="{_SVG}" xmlns:xlink="{_XLINK}" id="{self.scope}"')
-            attributes.pop("id", None)  # style sheets of the drawing are scoped to the root's own id
+            self.namespace = namespace
+            self.root_id = attributes.pop("id", None)
+            parts.append(_ROOT)
         for key, value in attributes.items():
             if (safe := self._attribute(tag, key, value)) is not None:
                 parts.append(safe)
@@ -95,8 +104,10 @@ class _Writer:
             value = value.strip()
             allowed = value.startswith("#") or (tag == "image" and value.lower().startswith(_BITMAPS))
             allowed = allowed or (tag == "a" and value.lower().startswith(("https://", "http://")))
-            prefix = "xlink:" if namespace == _XLINK else ""
-            return f" {prefix}{name}={_quoted(value)}" if allowed and lower == "href" else None
+            if not allowed or lower != "href":
+                return None
+            self.xlink = self.xlink or namespace == _XLINK
+            return f" {'xlink:' if namespace == _XLINK else ''}{name}={_quoted(value)}"
         if namespace == "http://www.w3.org/XML/1998/namespace":
             return f" xml:{name}={_quoted(value)}" if name in ("space", "lang") else None
         if namespace:
@@ -129,6 +140,17 @@ class _Writer:
             self.style.append(data)
         else:
             self.out.append(html.escape(data, quote=False))
+
+    def document(self) -> str:
+        """Return the whole drawing. Its root gets what the drawing needs and no more: one without style sheets and
+        namespaces stays as it was."""
+        root = f' xmlns="{_SVG}"' if self.namespace else ""
+        if self.xlink:
+            root += f' xmlns:xlink="{_XLINK}"'
+        name = self.scope if self.scoped else self.root_id  # style sheets are scoped to the root's own id
+        if name is not None:
+            root += f" id={_quoted(name)}"
+        return "".join(self.out).replace(_ROOT, root, 1)
 
     def doctype(self, name: str, system: str | None, public: str | None, internal: int) -> None:
         if internal:
@@ -180,4 +202,4 @@ def clean_svg(source: str) -> str:
         raise NotSafe(f"the drawing is not well-formed XML ({error})") from error
     if writer.active:
         raise NotSafe("the drawing holds scripts, animation or embedded HTML")
-    return "".join(writer.out)
+    return writer.document()

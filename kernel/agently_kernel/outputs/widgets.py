@@ -143,11 +143,7 @@ class WidgetFilter:
 
     def _open(self, event: CommOutput) -> FilteredComm:
         if event.target_name != WIDGET_TARGET:
-            if self._policy is OutputPolicy.TRUSTED and self._is_free(event):
-                self._comms[event.comm_id] = _Model(event.target_name, trusted=True)
-                return FilteredComm(event)
-            reason = f"A comm to {text.one_line(event.target_name, 80)!r} was refused: a cell may only open widgets."
-            return FilteredComm(None, (Withheld("", "", reason),))
+            return self._open_other(event)
         if not _COMM_ID.match(event.comm_id) or event.comm_id in self._comms:
             return FilteredComm(
                 None, (Withheld("", "", "A widget with an id that is in use or not allowed was refused."),)
@@ -172,6 +168,19 @@ class WidgetFilter:
         cleaned.update(_view_module=view.module, _view_module_version=view.version, _view_name=view.name)
         data = {"state": cleaned, "buffer_paths": paths}
         return FilteredComm(replace(event, data=data, metadata=metadata, buffers=tuple(buffers)))
+
+    def _open_other(self, event: CommOutput) -> FilteredComm:
+        """A comm to a script of the page that is no widget manager: once the person allowed this very target."""
+        target = text.one_line(event.target_name, 80)
+        kind = f"comm:{event.target_name}"
+        if not self._is_free(event):
+            reason = f"A comm to {target!r} was refused: the target or the id belongs to the kernel or to another comm."
+            return FilteredComm(None, (Withheld("", "", reason),))
+        if self._policy is OutputPolicy.TRUSTED or kind in self._granted:
+            self._comms[event.comm_id] = _Model(event.target_name, trusted=True)
+            return FilteredComm(event)
+        reason = f"A comm to {target!r} was refused: code of the page that nobody has looked at would take it."
+        return FilteredComm(None, (withheld(kind, "", reason),))
 
     def _is_free(self, event: CommOutput) -> bool:
         """True when a comm to a page's own script may be opened: not a target of the kernel's, an id of no other."""

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import base64
 import time
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from IPython.core.inputtransformer2 import TransformerManager
 
 from agently_kernel.outputs import OutputFilter, OutputLimits, OutputPolicy, Withheld
 from agently_kernel.outputs.policy import MIME_TABLE, Treatment
@@ -210,13 +214,24 @@ def test_payloads() -> None:
         "nonsense",
     ]
     shown = filter_.payloads(payloads, cell="c")
-    assert shown.payloads == [{"source": "page", "data": {"text/plain": "help"}, "start": 3}]
+    page, offered = shown.payloads
+    assert page == {"source": "page", "data": {"text/plain": "help"}, "start": 3}
+    assert (offered["source"], offered["replace"]) == ("set_next_input", False)
+    assert offered["text"].splitlines()[2:] == ["# %%agently_exec --provider trusted_local"]
     assert [w.kind for w in shown.withheld] == ["set_next_input"]
-    assert shown.notice.startswith("[withheld] The cell wanted to write code into a new cell.")
+    assert shown.notice.startswith("[withheld] The code that the cell wrote into a new cell is commented out.")
     filter_.allow("set_next_input")
     assert filter_.payloads(payloads[1:2]).payloads == [
         {"source": "set_next_input", "text": "%%agently_exec --provider trusted_local", "replace": False}
     ]
+
+
+@given(st.text(alphabet="a#%!coding: utf7+-=\\'\"?\r\n\x0b\x0c\x1c\x85\u2028\u2029 \t>"))
+def test_a_next_input_that_nobody_allowed_does_nothing_when_it_is_run(code: str) -> None:
+    for policy in (OutputPolicy.FRAMED, OutputPolicy.STATIC):
+        (payload,) = OutputFilter(policy).payloads([{"source": "set_next_input", "text": code}]).payloads
+        assert ast.parse(payload["text"]).body == ast.parse(payload["text"].encode()).body == []
+        assert TransformerManager().transform_cell(payload["text"]) == payload["text"]
 
 
 def test_user_expressions() -> None:

@@ -441,3 +441,24 @@ def test_svg_text_is_escaped_and_cleaning_twice_parses() -> None:
 def test_image_in_html_by_base64_round_trip() -> None:
     png = base64.b64encode(b"\x89PNG\r\n\x1a\n" + b"0" * 32).decode()
     assert bundle({"image/png": png}).data == {"image/png": png}
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '<svg height="100" width="100">\n    <circle cx="50" cy="50" r="40" fill="red"></circle>\n</svg>',
+        f'<svg xmlns="{SVG}" viewBox="0 0 9 9"><g transform="rotate(3)"><path d="M0 0L9 9"></path></g></svg>',
+        '<svg id="mine" width="2"><text x="1">words &amp; more</text></svg>',
+        f'<svg xmlns="{SVG}" xmlns:xlink="http://www.w3.org/1999/xlink" width="2">'
+        '<defs><path id="p" d="M0 0"></path></defs><use xlink:href="#p"></use></svg>',
+    ],
+)
+def test_a_drawing_that_is_still_already_comes_out_as_it_was(source: str) -> None:
+    assert clean_svg(source) == source
+
+
+def test_the_root_gets_an_id_when_a_style_sheet_needs_it() -> None:
+    cleaned = clean_svg(f'<svg xmlns="{SVG}" id="theirs"><style>path {{ fill: red }}</style><path d="M0 0"/></svg>')
+    name = re.search(r'id="(agently-svg-[0-9a-f]+)"', cleaned)
+    assert name is not None and f"#{name[1]}" in cleaned and "theirs" not in cleaned
+    assert clean_svg("<svg xmlns='http://example.org/not-a-drawing'><path/></svg>") == ""

@@ -336,13 +336,33 @@ def test_binary_traits_are_media_by_their_header() -> None:
     )
 
 
-@pytest.mark.parametrize("target", ["agently.panel", "jupyter.widget.control", "hv-extension-comm", ""])
-def test_other_targets_are_refused(target: str) -> None:
+@pytest.mark.parametrize("target", ["agently.panel", "Agently.x", "jupyter.widget.control", "jupyter.widget ", ""])
+def test_targets_of_the_kernel_can_never_be_opened(target: str) -> None:
+    for policy in OutputPolicy:
+        filter_ = OutputFilter(policy)
+        filter_.allow(f"comm:{target}")
+        result = filter_.comm_from_guest(replace(opening("x", model("LabelModel")), target_name=target))
+        assert result.message is None
+        assert result.withheld[0].kind == ""
+        assert "the target or the id belongs to the kernel" in result.withheld[0].reason
+        assert filter_.open_comms() == {}
+
+
+def test_other_targets_wait_for_approval_of_just_them() -> None:
     filter_ = OutputFilter()
-    result = filter_.comm_from_guest(replace(opening("x", model("LabelModel")), target_name=target))
+    opened = CommOutput("c", "comm_open", "x", {"a": 1}, {"m": 2}, "hv-extension-comm", (b"b",))
+    result = filter_.comm_from_guest(opened)
     assert result.message is None
-    assert result.withheld[0].reason == f"A comm to {target!r} was refused: a cell may only open widgets."
-    assert filter_.open_comms() == {}
+    assert result.withheld[0].kind == "comm:hv-extension-comm"
+    assert result.notice.endswith("To allow it in this session: %agently allow comm:hv-extension-comm")
+    assert filter_.comm_from_guest(replace(opened, kind="comm_msg")).message is None
+    assert filter_.comm_from_front_end(replace(opened, kind="comm_msg")) is None
+    filter_.allow("comm:hv-extension-comm")
+    assert filter_.comm_from_guest(opened).message == opened
+    answer = replace(opened, kind="comm_msg", cell="")
+    assert filter_.comm_from_front_end(answer) == answer
+    assert filter_.comm_from_guest(replace(opened, comm_id="y", target_name="another")).message is None
+    assert filter_.comm_from_guest(opened).message is None  # the id is taken
 
 
 def test_comms_cannot_be_taken_over() -> None:
