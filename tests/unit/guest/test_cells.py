@@ -253,6 +253,7 @@ def test_a_forked_child_cannot_speak_on_the_channel_but_its_text_arrives(either:
 
 def test_introspection(either: Guest) -> None:
     either.run("def catalogue_entry(alpha, beta=2):\n    'docstring-of-entry'\n    return alpha")
+    either.query("complete", "first", cursor_pos=5)  # loads and parses much: may be cut short on a busy machine
     assert "catalogue_entry" in either.query("complete", "catalogue_en", cursor_pos=12)["matches"]
     reply = either.query("inspect", "catalogue_entry", cursor_pos=4, detail_level=0)
     assert reply["found"] and "docstring-of-entry" in reply["data"]["text/plain"]
