@@ -25,6 +25,7 @@ from traitlets import CBool, Type
 from traitlets.config import Config
 
 from .comms import CommRoom
+from .completion import Completions
 from .facade import KernelFacade, announce
 from .history import History
 from .kernel_magics import register
@@ -228,6 +229,7 @@ class IPythonEngine(Engine):
             shell.events.callbacks[name] == calls for name, calls in own.items()
         )
         self._history = History()
+        self._completions = Completions(shell.Completer)
         manager = shell.history_manager  # for %history -l and -g, %rerun and %recall
         manager.get_tail = self._tail
         manager.search = self._search
@@ -295,11 +297,7 @@ class IPythonEngine(Engine):
     # -- introspection -------------------------------------------------------------------------------------------------
 
     def complete(self, code: str, cursor: int) -> Dict[str, Any]:
-        from IPython.core.completer import provisionalcompleter, rectify_completions
-
-        _keep_no_parse_trees()
-        with provisionalcompleter():
-            found = list(rectify_completions(code, self.shell.Completer.completions(code, cursor)))
+        found = self._completions.find(code, cursor)
         typed = [
             {"start": item.start, "end": item.end, "text": item.text, "type": item.type, "signature": item.signature}
             for item in found
@@ -346,18 +344,6 @@ class IPythonEngine(Engine):
 
     def comm(self, header: Dict[str, Any], payload: bytes) -> None:
         self.comms.receive(header, payload)
-
-
-def _keep_no_parse_trees() -> None:
-    """Let completion not write what it has parsed into a home folder that ends with the sandbox: a quarter of the
-    time that the first completion takes."""
-    try:
-        import parso.cache
-
-        if hasattr(parso.cache, "_save_to_file_system"):
-            parso.cache._save_to_file_system = lambda *_, **__: None
-    except ImportError:
-        pass
 
 
 def _interruptible_pdb() -> None:

@@ -11,6 +11,7 @@ from guest_driver import GUEST
 
 FILES = sorted(GUEST.glob("*.py"))
 NEEDS_IPYTHON = {"shell_ipython.py", "kernel_magics.py"}
+TRIED = {"comms.py": {"comm"}, "completion.py": {"IPython", "jedi", "parso"}}  # loaded when used, and done without
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
@@ -26,5 +27,5 @@ def test_it_needs_nothing_but_the_standard_library(path: Path) -> None:
             found |= {alias.name.partition(".")[0] for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and not node.level:
             found.add((node.module or "").partition(".")[0])
-    allowed = {"comm"} if path.name == "comms.py" else set()  # tried, and done without where it is missing
+    allowed = TRIED.get(path.name, set())
     assert found - set(sys.stdlib_module_names) <= allowed
