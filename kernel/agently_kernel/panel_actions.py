@@ -13,6 +13,7 @@ from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.session_sandbox import SessionSandbox
 from agently_kernel.settings import KernelSettings
+from agently_kernel.wishes import Wish, WishResult, grant_wish
 
 T = TypeVar("T")
 
@@ -85,3 +86,7 @@ class PanelActions:
             kernel.approval.forget(kernel.session_id, grant.gate, grant.subject)
 
         await kernel.on_main(forget())
+
+    async def wish(self, wish: Wish) -> tuple[WishResult, ...]:
+        """Take what of *wish* is stricter than the configuration. Raises AgentlyKernelError."""
+        return await self._kernel.on_main(grant_wish(self._kernel, wish), 30.0)

@@ -117,9 +117,20 @@ class ReadExecutionRequest(PanelRequest):
     execution_id: str = Field(max_length=MAX_ID)
 
 
+class WishRequest(PanelRequest):
+    """Say what this page's settings would like; null is "as configured". Only what is stricter than the kernel's
+    configuration is taken. The answer's ``accepted`` is false when a part was refused; ``policy.wishes`` has the rest.
+    """
+
+    action: Literal["wish"]
+    isolation: Literal["required", "preferred", "none"] | None = None
+    approval_timeout_seconds: float | None = Field(default=None, ge=5, le=86400)
+
+
 AnyRequest = (
     AttachRequest | RenewRequest | DetachRequest | SnapshotRequest | DecideRequest | RevokeRequest
     | RestartSandboxRequest | DoctorRequest | ReadOutputRequest | SaveOutputRequest | ReadExecutionRequest
+    | WishRequest
 )
 
 
@@ -135,14 +146,24 @@ class SessionView(Frozen):
     message: str = Field(default="", description="one sentence when status is failed")
 
 
+class WishView(Frozen):
+    """What became of a setting of a page: ``weaker`` and ``longer`` are refusals; ``effective`` is what holds."""
+
+    name: Literal["isolation", "approval_timeout"]
+    wished: str
+    effective: str
+    outcome: Literal["applied", "next_sandbox", "weaker", "longer"]
+
+
 class PolicyView(Frozen):
-    """What the user's configuration allows at most."""
+    """What the user's configuration allows at most, made stricter by the last wish of a page."""
 
     isolation: Literal["required", "preferred", "none"] = "required"
     output_policy: Literal["framed", "static", "trusted"] = "framed"
     network_mode: Literal["disabled", "enabled"] = "disabled"
     approval_timeout_seconds: float | None = 120.0
     scratch: Literal["tmpfs", "disk"] = "tmpfs"
+    wishes: tuple[WishView, ...] = ()
 
 
 class EvidenceView(Frozen):

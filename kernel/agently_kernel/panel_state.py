@@ -30,6 +30,7 @@ from agently_kernel.panel_schema import (
     SelectionView,
     SessionView,
     TimelineEntry,
+    WishView,
     WithheldView,
 )
 from agently_kernel.panel_views import clean, output_view, sandbox_view, selection_view
@@ -81,7 +82,7 @@ class PanelState:
     def __init__(self, *, session: SessionView | None = None, policy: PolicyView | None = None) -> None:
         self._lock = threading.RLock()
         self._session = session or SessionView()
-        self._policy = policy or PolicyView()
+        self._policy = self._configured = policy or PolicyView()
         self._facts: SandboxFacts | None = None
         self._selection: ProviderSelection | None = None
         self._inputs: tuple[GrantedInput, ...] = ()
@@ -111,6 +112,22 @@ class PanelState:
     def set_policy(self, policy: PolicyView) -> None:
         """Record what the user's configuration allows."""
         with self._lock:
+            self._policy = self._configured = policy
+        self._changed("policy")
+
+    def set_wishes(self, wishes: tuple[WishView, ...]) -> None:
+        """Record what became of a page's settings; what holds now becomes the policy that is shown."""
+        with self._lock:
+            base = self._configured
+            changes: dict[str, object] = {"wishes": wishes}
+            for wish in wishes:
+                if wish.name == "isolation":
+                    changes["isolation"] = wish.effective
+                else:
+                    changes["approval_timeout_seconds"] = float(wish.effective)
+            policy = base.model_copy(update=changes)
+            if policy == self._policy:
+                return
             self._policy = policy
         self._changed("policy")
 

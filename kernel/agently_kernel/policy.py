@@ -31,13 +31,15 @@ class PolicyApproval:
 
     Handlers: ``input_timeout_fail`` (default) asks through the channel that :meth:`set_channel` was given (for a kernel
     the panel or the front end's input box) and answers ``no_channel`` at once where there is none; ``fail_closed``
-    denies everything; others come by :meth:`register_handler`.
+    denies everything; others come by :meth:`register_handler`. ``longest_wait`` (seconds, None: no more than the
+    policy's) shortens the deadline of questions asked from then on; it never lengthens one.
     """
 
     def __init__(self) -> None:
         self._handlers: dict[str, ApprovalHandler] = {CHANNEL_HANDLER: _no_channel, "fail_closed": _fail_closed}
         self._default = CHANNEL_HANDLER
         self._auto_allow = False
+        self.longest_wait: float | None = None
         self._remembered: dict[tuple[str, Gate, str], ApprovalDecision] = {}
         self._listeners: list[DecisionListener] = []
         self._strays = Strays()
@@ -111,7 +113,8 @@ class PolicyApproval:
         *before_asking* is called when a handler is about to be asked. Raises ApprovalDenied (``details``: outcome,
         gate, subject, by, reason) for every other end, and ValueError when the question could not be shown truthfully.
         """
-        timeout = policy.approval_timeout_seconds or None
+        limits = (policy.approval_timeout_seconds, self.longest_wait)
+        timeout = min((limit for limit in limits if limit), default=None)
         request = build_request(
             gate,
             subject,

@@ -19,10 +19,10 @@ from typing import Any, Literal
 from agently_kernel.contract.bundle import CodeExecutionRequest
 from agently_kernel.contract.errors import AgentlyKernelError, ApprovalDenied, SandboxDied
 from agently_kernel.contract.events import EventHook, ExecutionResourceEvent
-from agently_kernel.contract.isolation import SandboxFacts
+from agently_kernel.contract.isolation import SafetyClass, SandboxFacts
 from agently_kernel.contract.outputs import NoticeOutput, OutputSink
 from agently_kernel.contract.protocols import OutputSource
-from agently_kernel.contract.resource import ExecutionResourceRequirement, ProviderSelection
+from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderSelection
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import CollectedOutput, GrantedInput, TaskWorkspaceAccessRequirement
 from agently_kernel.execution import CodeExecution
@@ -84,6 +84,7 @@ class SessionSandbox:
         self._handle: Handle | None = None
         self._warm: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[ClosingReport] | None = None
+        self._used = False
 
     def attach(self, *, sink: OutputSink, on_handle: Callable[[Handle], None], on_event: EventHook) -> None:
         """Say who gets what the guest shows outside of a running cell, each new handle, and the manager's events."""
@@ -177,10 +178,32 @@ class SessionSandbox:
 
     def requirement(self) -> ExecutionResourceRequirement:
         """Return what this session needs; the rest is filled in for each cell."""
+        live = self._handle if self.resource is not None and self.resource.healthy else None
         return ExecutionResourceRequirement(
             requirement_id=f"kernel-{self.session_id}", scope="session", owner_id=self.session_id,
-            provider_candidates=self.settings.providers, policy=self.policy,
+            provider_candidates=self.settings.providers,
+            policy=live.requirement.policy if live is not None else self.policy,
         )
+
+    async def set_policy(self, policy: ExecutionResourcePolicy) -> bool:
+        """Open sandboxes under *policy* from now on; return whether the open one, if any, is as that policy wants it.
+
+        A sandbox that has run no cell yet is opened anew; one that has keeps its variables until it is restarted or
+        ends. Raises ExecutionResourceReleaseError.
+        """
+        if policy != self.policy:
+            self.policy = policy
+            if self._inputs is not None:
+                self._inputs.policy = policy
+            if not self._used and (self._warm is not None or self._handle is not None):
+                if self._warm is not None:
+                    self._warm.cancel()
+                    await asyncio.wait((self._warm,), timeout=RELEASE_SECONDS)
+                    self._warm = None
+                await self.restart_sandbox()
+                self.start()
+        live = self._handle
+        return live is None or live.requirement.policy == policy or _satisfies(live.facts, policy)
 
     def _took(self, handle: Handle) -> None:
         """Remember the handle that serves the session from now on."""
@@ -251,6 +274,7 @@ class SessionSandbox:
         Every failure is a result. Cancelling stops the cell and raises CancelledError.
         """
         session = requirement is None
+        self._used = self._used or session
         if session and self._warm is not None:
             await asyncio.wait((self._warm,))
             self._warm = None
@@ -293,6 +317,7 @@ class SessionSandbox:
         """Close the sandbox; the next cell gets a fresh one. Raises ExecutionResourceReleaseError."""
         with KeptSource.of(self.resource) as kept:
             self._handle = None
+            self._used = False
             await self.manager.async_release_scope("session", self.session_id)
             self._mount_all()
             await self._collect(kept)
@@ -340,6 +365,13 @@ class SessionSandbox:
             log.warning("files in the sandbox's folders could not be collected: %s", error or "it took too long")
             return ()
         return report.outputs
+
+
+def _satisfies(facts: SandboxFacts | None, policy: ExecutionResourcePolicy) -> bool:
+    """True when the sandbox was observed to be what *policy* would have opened."""
+    if facts is None or facts.safety_class is SafetyClass.TRUSTED_LOCAL:
+        return False
+    return all(facts.isolation.axis(axis) is True for axis in policy.required_axes)
 
 
 class KeptSource:

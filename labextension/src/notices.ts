@@ -1,5 +1,6 @@
 import { Notification } from '@jupyterlab/apputils';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { wishText } from './texts';
 import type { ISandboxSessions, IWaiting } from './tokens';
 
 /**
@@ -17,6 +18,7 @@ export class Notices {
   private _warned = new Set<string>();
   private _shown = new Map<string, string>();
   private _region: HTMLElement;
+  private _refusals: Set<string> | null = null;
 
   constructor(
     sessions: ISandboxSessions,
@@ -36,7 +38,33 @@ export class Notices {
     window.setInterval(() => this._warn(), 1000);
   }
 
+  /** The user changed a setting: say once what of it a kernel refuses. The panel says it all the time. */
+  tellRefusals(): void {
+    this._refusals ??= new Set();
+  }
+
+  private _tellRefusals(): void {
+    const told = this._refusals;
+    if (!told) {
+      return;
+    }
+    const now = new Set(
+      this._sessions
+        .all()
+        .flatMap(({ link }) => link.snapshot?.policy.wishes ?? [])
+        .map(wish => wishText(this._trans, wish))
+        .filter(text => text)
+    );
+    now.forEach(text => {
+      if (!told.has(text)) {
+        Notification.warning(text, { autoClose: 8000 });
+      }
+    });
+    this._refusals = now;
+  }
+
   private _update(): void {
+    this._tellRefusals();
     const waiting = this._sessions.waiting();
     const open = new Set(waiting.map(item => item.approval.request_id));
     for (const [request, id] of this._shown) {

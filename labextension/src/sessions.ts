@@ -1,6 +1,6 @@
 import type { INotebookTracker, NotebookPanel } from '@jupyterlab/notebook';
 import { ISignal, Signal } from '@lumino/signaling';
-import { KernelLink } from './link';
+import { IWish, KernelLink } from './link';
 import type { IPanelOptions, ISandboxSessions, IWaiting } from './tokens';
 
 export const DEFAULT_OPTIONS: IPanelOptions = {
@@ -9,8 +9,21 @@ export const DEFAULT_OPTIONS: IPanelOptions = {
   cellBadges: 'all',
   showForeignKernels: false,
   timelineLimit: 200,
-  panelSide: 'right'
+  panelSide: 'right',
+  isolation: 'configured',
+  approvalTimeout: 0
 };
+
+/** What of the options a kernel is asked for. */
+function wishOf(options: IPanelOptions): IWish {
+  return {
+    isolation: options.isolation === 'configured' ? null : options.isolation,
+    approval_timeout_seconds:
+      options.approvalTimeout > 0 ? Math.max(MIN_TIMEOUT, options.approvalTimeout) : null
+  };
+}
+
+const MIN_TIMEOUT = 5;
 
 type Entry = { notebook: NotebookPanel; link: KernelLink };
 
@@ -62,6 +75,7 @@ export class SandboxSessions implements ISandboxSessions {
 
   set options(value: IPanelOptions) {
     this._options = value;
+    this._links.forEach(link => link.setWish(wishOf(value)));
     this._emit();
   }
 
@@ -95,6 +109,7 @@ export class SandboxSessions implements ISandboxSessions {
     }
     const link = new KernelLink(notebook.sessionContext);
     this._links.set(notebook, link);
+    link.setWish(wishOf(this._options));
     link.changed.connect(() => this._emit());
     notebook.disposed.connect(() => {
       this._links.delete(notebook);

@@ -19,6 +19,10 @@ export interface IPanelOptions {
   showForeignKernels: boolean;
   timelineLimit: number;
   panelSide: 'left' | 'right';
+  /** Wishes that a kernel takes only where they are stricter than its configuration. */
+  isolation: 'configured' | 'preferred' | 'required';
+  /** Seconds; 0 is as configured. */
+  approvalTimeout: number;
 }
 
 /** All open notebooks and the links to their kernels. */

@@ -12,6 +12,7 @@ from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.panel import PanelService
 from agently_kernel.panel_schema import PROTOCOL_VERSION
 from agently_kernel.panel_state import PanelState
+from agently_kernel.wishes import Wish, WishResult
 
 
 def question(request_id: str = "r1", **fields: Any) -> ApprovalRequest:
@@ -51,6 +52,19 @@ class SyntheticHost:
 
     async def revoke(self, grant: ApprovalRequest) -> None:
         self.revoked.append(grant.subject)
+
+    async def wish(self, wish: Wish) -> tuple[WishResult, ...]:
+        """Refuse everything that is wished for."""
+        results = []
+        if wish.isolation is not None:
+            results.append(
+                WishResult(name="isolation", wished=wish.isolation, effective="required", outcome="weaker")
+            )
+        if wish.approval_timeout is not None:
+            results.append(WishResult(
+                name="approval_timeout", wished=f"{wish.approval_timeout:g}", effective="30", outcome="longer"
+            ))
+        return tuple(results)
 
 
 class Bench:

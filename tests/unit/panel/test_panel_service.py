@@ -19,6 +19,7 @@ from agently_kernel.contract.approval import ApprovalDecision, ApprovalOutcome
 from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import CollectedOutput, RefusedOutput
+from agently_kernel.panel_schema import PolicyView
 from agently_kernel.panel_state import MAX_TIMELINE
 
 PNG = b"\x89PNG\r\n\x1a\n" + b"\0" * 20
@@ -284,3 +285,23 @@ async def test_no_request_makes_the_service_raise(extra: dict[str, Any], action:
     bench.service.close()
     assert reply["status"] in ("ok", "error")
     assert bench.desk.answers == []
+
+
+async def test_a_refused_wish_is_told_in_the_reply_and_to_every_panel(bench: Bench) -> None:
+    await bench.ask("attach")
+    reply = await bench.ask("wish", isolation="none", approval_timeout_seconds=600)
+    assert (reply["status"], reply["accepted"], reply["code"]) == ("ok", False, "refused")
+    assert "isolation stays required (none was wished)" in reply["message"]
+    bench.wait(lambda: any(event["policy"] for event in bench.events))
+    policy = next(event["policy"] for event in bench.events if event["policy"])
+    assert (policy["isolation"], policy["approval_timeout_seconds"]) == ("required", 30)
+    assert [wish["outcome"] for wish in policy["wishes"]] == ["weaker", "longer"]
+    assert (await bench.ask("wish"))["accepted"]
+    snapshot = (await bench.ask("snapshot"))["snapshot"]
+    assert snapshot["policy"] == PolicyView().model_dump(mode="json")
+
+
+@pytest.mark.parametrize("seconds", [0, 4.9, -1, 1e9, "x", True])
+async def test_a_wish_out_of_bounds_is_not_passed_on(bench: Bench, seconds: object) -> None:
+    reply = await bench.ask("wish", approval_timeout_seconds=seconds)
+    assert (reply["status"], reply["code"]) == ("error", "request")
