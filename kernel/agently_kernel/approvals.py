@@ -12,11 +12,14 @@ import hmac
 import secrets
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, TypeAlias
 
 from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
+
+GRAVE_GATES: Mapping[str, str] = {"trusted_local": "trusted_local"}
+"""Gates that give up the isolation, with the word that a person must type before allowing one; never for a session."""
 
 Ask: TypeAlias = Callable[[str, bool], Awaitable[str]]
 """``ask(prompt, password) -> line``: the input box of the cell that runs."""
@@ -85,6 +88,7 @@ class ApprovalBroker:
                 hmac.compare_digest(nonce.encode(), request.nonce.encode())
                 and hmac.compare_digest(digest.encode(), request.digest().encode())
                 and outcome in (ApprovalOutcome.APPROVED_ONCE, ApprovalOutcome.APPROVED_SESSION, ApprovalOutcome.DENIED)
+                and not (outcome is ApprovalOutcome.APPROVED_SESSION and request.gate in GRAVE_GATES)
                 and (request.expires_at is None or time.time() <= request.expires_at)
             )
             if valid:
@@ -126,13 +130,19 @@ class ApprovalBroker:
         return outcome
 
     async def _ask_in_box(self, item: _Pending, ask: Ask) -> None:
-        """Ask by the input box: a word and a code that was never shown before, so that no guest can prepare a yes."""
+        """Ask by the input box: a word and a code that was never shown before, so that no guest can prepare a yes.
+
+        A panel that comes meanwhile shows the question too; the first answer ends both. An input box that fails ends
+        the question only when there is no panel.
+        """
         request = item.request
         code = f"{secrets.randbelow(9000) + 1000}"
+        grave = GRAVE_GATES.get(request.gate)
+        allow = ["allow", grave, code] if grave else ["allow", code]
+        session = "" if grave else f", 'allow session {code}' for the whole session"
         prompt = (
             f"{PROMPT_MARK} {in_one_line(request)} "
-            f"Type 'allow {code}' to allow it this once, 'allow session {code}' for the whole session; "
-            "anything else denies: "
+            f"Type '{' '.join(allow)}' to allow it this once{session}; anything else denies: "
         )
         try:
             async with self._box:
@@ -140,12 +150,14 @@ class ApprovalBroker:
         except asyncio.CancelledError:
             raise
         except Exception:
+            if self.panel_attached():
+                return
             outcome = ApprovalOutcome.NO_CHANNEL
         else:
             words = line.split()
-            if words == ["allow", code]:
+            if words == allow:
                 outcome = ApprovalOutcome.APPROVED_ONCE
-            elif words == ["allow", "session", code]:
+            elif words == ["allow", "session", code] and not grave:
                 outcome = ApprovalOutcome.APPROVED_SESSION
             else:
                 outcome = ApprovalOutcome.DENIED

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
+from agently_kernel.approvals import GRAVE_GATES
 from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.contract.workspace import CollectedOutput
@@ -47,15 +48,15 @@ from agently_kernel.panel_schema import (
     RevokeRequest,
     SaveOutputRequest,
     SnapshotRequest,
+    WishRequest,
+    WishView,
 )
 from agently_kernel.panel_state import Changes, PanelState
 from agently_kernel.panel_views import clean, media_of
+from agently_kernel.wishes import Wish, WishResult
 
 MAX_LEASES = 16
 MIN_EVENT_GAP = 0.05
-GRAVE_GATES: Mapping[str, str] = {"trusted_local": "trusted_local"}
-"""Gates that give up the isolation, with the word that a person must type before allowing one; never for a session."""
-
 _IMAGE_HEADS = (
     (b"\x89PNG\r\n\x1a\n", "image/png"), (b"\xff\xd8\xff", "image/jpeg"), (b"GIF8", "image/gif"),
     (b"RIFF", "image/webp"),
@@ -88,6 +89,9 @@ class PanelHost(Protocol):
 
     async def revoke(self, grant: ApprovalRequest) -> None:
         """Forget the approval that was remembered for *grant*."""
+
+    async def wish(self, wish: Wish) -> tuple[WishResult, ...]:
+        """Take what of a page's settings is stricter than the configuration; return what became of each part."""
 
 
 def approval_view(request: ApprovalRequest, *, cell_id: str) -> ApprovalView:
@@ -196,7 +200,7 @@ class PanelService:
                 return await self._ask_host(request)
 
     async def _ask_host(
-        self, request: RevokeRequest | RestartSandboxRequest | DoctorRequest | SaveOutputRequest
+        self, request: RevokeRequest | RestartSandboxRequest | DoctorRequest | SaveOutputRequest | WishRequest
     ) -> PanelReply:
         host = self._host
         if host is None:
@@ -218,6 +222,18 @@ class PanelService:
                 if stored is None:
                     return self._no_output(request.action, request.path)
                 return self._ok(request.action, message=await host.save_output(stored, request.folder))
+            case WishRequest():
+                return self._wished(request.action, await host.wish(
+                    Wish(isolation=request.isolation, approval_timeout=request.approval_timeout_seconds)
+                ))
+
+    def _wished(self, action: str, results: tuple[WishResult, ...]) -> PanelReply:
+        self._state.set_wishes(tuple(WishView(**result.model_dump()) for result in results))
+        refused = [result for result in results if result.outcome in ("weaker", "longer")]
+        if refused:
+            parts = ", ".join(f"{r.name} stays {r.effective} ({r.wished} was wished)" for r in refused)
+            return self._no(action, "refused", f"Your configuration of the kernel decides: {parts}.")
+        return self._ok(action)
 
     def _decide(self, request: DecideRequest) -> PanelReply:
         waiting = next((item for item in self._state.pending() if item.request_id == request.request_id), None)

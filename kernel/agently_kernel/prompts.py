@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import unicodedata
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,7 @@ class InputBox:
         self._raw = socket
         self._shadow: zmq.asyncio.Socket | None = None
         self._lock = asyncio.Lock()
+        self._withdrawn: deque[str] = deque(maxlen=50)
 
     async def ask(
         self,
@@ -59,7 +61,7 @@ class InputBox:
                 self._shadow = zmq.asyncio.Socket.shadow(self._raw.underlying)
             before()
             self._drop_stale()
-            self._session.send(
+            asked = self._session.send(
                 self._raw,
                 "input_request",
                 {"prompt": prompt, "password": password},
@@ -67,20 +69,30 @@ class InputBox:
                 ident=ident,
                 metadata={"agently": {"from": "sandbox" if from_guest else "kernel"}},
             )
-            while True:
-                frames = await self._shadow.recv_multipart()
-                try:
-                    _, parts = self._session.feed_identities(frames)
-                    reply = self._session.deserialize(parts)
-                except Exception:  # noqa: S112  # an unsigned or damaged message is not an answer
-                    continue
-                if reply["header"].get("msg_type") != "input_reply":
-                    continue
-                value = reply["content"].get("value", "")
-                line = value if isinstance(value, str) else ""
-                if line == "\x04":
-                    raise EOFError("the input box was closed with end of file")
-                return line
+            try:
+                line = await self._reply(self._shadow)
+            except asyncio.CancelledError:
+                self._withdrawn.append(str(asked["header"]["msg_id"]))
+                raise
+            if line == "\x04":
+                raise EOFError("the input box was closed with end of file")
+            return line
+
+    async def _reply(self, socket: zmq.asyncio.Socket) -> str:
+        """Return the next line typed for a question that was not withdrawn. Front ends that name none are believed."""
+        while True:
+            frames = await socket.recv_multipart()
+            try:
+                _, parts = self._session.feed_identities(frames)
+                reply = self._session.deserialize(parts)
+            except Exception:  # noqa: S112  # an unsigned or damaged message is not an answer
+                continue
+            if reply["header"].get("msg_type") != "input_reply":
+                continue
+            if (reply.get("parent_header") or {}).get("msg_id") in self._withdrawn:
+                continue
+            value = reply["content"].get("value", "")
+            return value if isinstance(value, str) else ""
 
     def _drop_stale(self) -> None:
         """Throw away answers to questions that were withdrawn."""

@@ -19,8 +19,10 @@ import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 import { paintBadges } from './badges';
 import { FrameHeights } from './frames';
+import { InputBoxes } from './inputboxes';
 import { Notices } from './notices';
 import { DEFAULT_OPTIONS, SandboxSessions } from './sessions';
+import type { KernelLink } from './link';
 import { ShieldWidget } from './status';
 import { IPanelOptions, ISandboxSessions, IWaiting } from './tokens';
 import { BannerWidget, PANEL_ID, PanelWidget } from './widgets';
@@ -217,8 +219,14 @@ const panel: JupyterFrontEndPlugin<void> = {
     model.opened.connect((_, { notebook }) => addBanner(notebook));
     model.all().forEach(({ notebook }) => addBanner(notebook));
 
+    const boxes = new WeakMap<KernelLink, InputBoxes>();
     const update = () => {
       for (const { notebook, link } of model.all()) {
+        const asked = boxes.get(link) ?? new InputBoxes(trans);
+        boxes.set(link, asked);
+        if (link.state === 'linked') {
+          asked.follow(notebook.content.node, link.approvals);
+        }
         paintBadges(notebook, link, model.options.cellBadges, trans);
         banners.get(notebook)?.follow();
       }
@@ -231,7 +239,7 @@ const panel: JupyterFrontEndPlugin<void> = {
       commands.notifyCommandChanged();
     };
     model.changed.connect(update);
-    new Notices(model, trans, review, () => {
+    const notices = new Notices(model, trans, review, () => {
       if (model.options.openPanelOnApproval) {
         shell.activateById(PANEL_ID);
       }
@@ -247,8 +255,11 @@ const panel: JupyterFrontEndPlugin<void> = {
             shell.add(widget, model.options.panelSide, { rank: 650 });
           }
         };
-        settings.changed.connect(read);
         read();
+        settings.changed.connect(() => {
+          notices.tellRefusals();
+          read();
+        });
       });
     }
   }

@@ -12,7 +12,8 @@ import {
   PanelReply,
   PanelSnapshot,
   PROTOCOL_VERSION,
-  REQUEST_TYPE
+  REQUEST_TYPE,
+  WishRequest
 } from './protocol';
 import { reduce } from './reducer';
 
@@ -30,10 +31,14 @@ export type Ask<T = AnyRequest> = T extends AnyRequest
   ? Omit<T, 'version' | 'client_id'>
   : never;
 
+/** What the user's settings ask of a kernel; null is as it is configured. */
+export type IWish = Pick<WishRequest, 'isolation' | 'approval_timeout_seconds'>;
+
 const LEASE_SECONDS = 30;
 const IDLE_POLL = 10_000;
 const BUSY_POLL = 2_000;
 const SHORT_TIMEOUT = 4_000;
+const WISH_TIMEOUT = 35_000;
 const MAX_EARLY = 50;
 const RETRY = [500, 1_000, 2_000, 5_000, 10_000];
 
@@ -58,6 +63,8 @@ export class KernelLink implements IDisposable {
   private _timer = 0;
   private _failures = 0;
   private _announced = false;
+  private _wish: IWish = {};
+  private _wished = '';
   private _disposed = false;
   private _changed = new Signal<this, void>(this);
 
@@ -145,6 +152,12 @@ export class KernelLink implements IDisposable {
       window.clearTimeout(timer);
       future.dispose();
     }
+  }
+
+  /** Say what the user's settings ask of this kernel, now and whenever it is linked anew. */
+  setWish(wish: IWish): void {
+    this._wish = wish;
+    void this._sendWish();
   }
 
   /** Fetch a fresh snapshot now. */
@@ -331,6 +344,29 @@ export class KernelLink implements IDisposable {
     }
     this._accept(snapshot);
     this._later();
+    void this._sendWish();
+  }
+
+  private async _sendWish(): Promise<void> {
+    if (this._state !== 'linked' || !this._snapshot) {
+      return;
+    }
+    const { policy, session } = this._snapshot;
+    const { isolation = null, approval_timeout_seconds = null } = this._wish;
+    const key = JSON.stringify([session.started_at, isolation, approval_timeout_seconds]);
+    const wanted = isolation !== null || approval_timeout_seconds !== null;
+    if (key === this._wished || (!wanted && policy.wishes.length === 0)) {
+      return;
+    }
+    this._wished = key;
+    try {
+      await this.request(
+        { action: 'wish', isolation, approval_timeout_seconds },
+        WISH_TIMEOUT
+      );
+    } catch {
+      this._wished = ''; // asked again when the kernel is linked again
+    }
   }
 
   private async _renew(): Promise<void> {

@@ -100,6 +100,18 @@ export interface ReadExecutionRequest {
 }
 
 /**
+ * Say what this page's settings would like; null is "as configured". Only what is stricter than the kernel's
+ * configuration is taken. The answer's ``accepted`` is false when a part was refused; ``policy.wishes`` has the rest.
+ */
+export interface WishRequest {
+  version: number;
+  client_id: string;
+  action: 'wish';
+  isolation?: 'required' | 'preferred' | 'none' | null;
+  approval_timeout_seconds?: number | null;
+}
+
+/**
  * A question that waits for a person. ``remaining`` counts down by the kernel's clock; null waits for ever.
  *
  * ``allow_session`` is false where only one execution may be allowed; ``confirm`` is the word that must be typed
@@ -254,13 +266,14 @@ export interface PanelSnapshot {
   timeline: TimelineEntry[];
 }
 
-/** What the user's configuration allows at most. */
+/** What the user's configuration allows at most, made stricter by the last wish of a page. */
 export interface PolicyView {
   isolation: 'required' | 'preferred' | 'none';
   output_policy: 'framed' | 'static' | 'trusted';
   network_mode: 'disabled' | 'enabled';
   approval_timeout_seconds: number | null;
   scratch: 'tmpfs' | 'disk';
+  wishes: WishView[];
 }
 
 /** ``isolated``: all axes can be observed true. ``constrained``: some. ``trusted_local``: no isolation at all. */
@@ -331,6 +344,14 @@ export interface ToolView {
   detail: string;
 }
 
+/** What became of a setting of a page: ``weaker`` and ``longer`` are refusals; ``effective`` is what holds. */
+export interface WishView {
+  name: 'isolation' | 'approval_timeout';
+  wished: string;
+  effective: string;
+  outcome: 'applied' | 'next_sandbox' | 'weaker' | 'longer';
+}
+
 /** Something a cell wanted to show that was not passed on as it was. */
 export interface WithheldView {
   execution_id: string;
@@ -390,4 +411,5 @@ export type AnyRequest =
   | DoctorRequest
   | ReadOutputRequest
   | SaveOutputRequest
-  | ReadExecutionRequest;
+  | ReadExecutionRequest
+  | WishRequest;

@@ -5,9 +5,46 @@ import type {
   LimitView,
   SandboxView,
   SkippedView,
-  TimelineEntry
+  TimelineEntry,
+  WishView
 } from './protocol';
 import { bytes } from './format';
+
+function isolationName(trans: TranslationBundle, value: string): string {
+  switch (value) {
+    case 'required':
+      return trans.__('isolation required');
+    case 'preferred':
+      return trans.__('isolation preferred');
+    default:
+      return trans.__('no isolation demanded');
+  }
+}
+
+/** What to say of a setting that does not hold as it was wished; empty when it holds. */
+export function wishText(trans: TranslationBundle, wish: WishView): string {
+  switch (wish.outcome) {
+    case 'applied':
+      return '';
+    case 'weaker':
+      return trans.__(
+        'Your setting “%1” is weaker than the kernel’s configuration; “%2” holds.',
+        isolationName(trans, wish.wished),
+        isolationName(trans, wish.effective)
+      );
+    case 'longer':
+      return trans.__(
+        'Your setting of %1 seconds for an answer is longer than the kernel’s configuration allows; %2 seconds hold.',
+        wish.wished,
+        wish.effective
+      );
+    case 'next_sandbox':
+      return trans.__(
+        'Your setting “%1” holds from the next sandbox on. This one was opened before; restart the sandbox to have it now.',
+        isolationName(trans, wish.wished)
+      );
+  }
+}
 
 /** Name of an isolation axis, for people. */
 export function axisName(trans: TranslationBundle, axis: AxisView['axis']): string {

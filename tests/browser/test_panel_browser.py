@@ -5,33 +5,12 @@ Facts here are invented by the synthetic kernel; the panel, its service and the 
 
 from __future__ import annotations
 
-import json
 import re
-import urllib.request
 from pathlib import Path
 
-import pytest
 from playwright.sync_api import expect
 
 ASK = "ask network pypi.example:443"
-
-
-def put_setting(lab, plugin: str, value: dict[str, object]) -> None:
-    request = urllib.request.Request(
-        f"{lab.url}/lab/api/settings/{plugin}", method="PUT", data=json.dumps({"raw": json.dumps(value)}).encode(),
-        headers={"Authorization": f"token {lab.token}", "Content-Type": "application/json"},
-    )
-    with urllib.request.urlopen(request, timeout=10):
-        pass
-
-
-@pytest.fixture
-def dark_chinese(lab):
-    put_setting(lab, "@jupyterlab/apputils-extension:themes", {"theme": "JupyterLab Dark"})
-    put_setting(lab, "@jupyterlab/translation-extension:plugin", {"locale": "zh_CN"})
-    yield
-    put_setting(lab, "@jupyterlab/apputils-extension:themes", {})
-    put_setting(lab, "@jupyterlab/translation-extension:plugin", {})
 
 
 def test_facts_outputs_and_timeline(desk):

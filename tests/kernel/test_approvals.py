@@ -185,3 +185,105 @@ async def test_an_input_box_that_fails_is_no_channel() -> None:
         raise EOFError
 
     assert await ApprovalBroker(input_box=lambda: box).handle(question()) is ApprovalOutcome.NO_CHANNEL
+
+
+@pytest.mark.parametrize(
+    ("answer", "outcome"),
+    [
+        ("allow trusted_local {code}", ApprovalOutcome.APPROVED_ONCE),
+        ("allow {code}", ApprovalOutcome.DENIED),
+        ("allow session {code}", ApprovalOutcome.DENIED),
+        ("allow session trusted_local {code}", ApprovalOutcome.DENIED),
+    ],
+)
+async def test_giving_up_the_isolation_takes_its_name_and_holds_once(answer: str, outcome: ApprovalOutcome) -> None:
+    async def box(prompt: str, password: bool) -> str:
+        found = re.search(r"(\d{4})'", prompt)
+        assert found is not None
+        assert "session" not in prompt
+        return answer.format(code=found.group(1))
+
+    request = build_request("trusted_local", "python", timeout=30)
+    assert await ApprovalBroker(input_box=lambda: box).handle(request) is outcome
+    broker = ApprovalBroker(panel_attached=lambda: True)
+    waiting = asyncio.create_task(broker.handle(request))
+    await asyncio.sleep(0)
+    session, once = ApprovalOutcome.APPROVED_SESSION, ApprovalOutcome.APPROVED_ONCE
+    assert not broker.answer(request.request_id, request.nonce, request.digest(), session)
+    assert broker.answer(request.request_id, request.nonce, request.digest(), once)
+    assert await waiting is once
+
+
+class LateBox:
+    """A question in an input box, and a panel that comes while it waits there."""
+
+    def __init__(self) -> None:
+        self.attached = False
+        self.typed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        self.withdrawn = False
+        self.broker = ApprovalBroker(panel_attached=lambda: self.attached, input_box=lambda: self.box)
+
+    async def box(self, prompt: str, password: bool) -> str:
+        code = prompt.split("'allow ")[1][:4]
+        try:
+            return (await self.typed).replace("CODE", code)
+        except asyncio.CancelledError:
+            self.withdrawn = True
+            raise
+
+    async def ask(self, request: ApprovalRequest) -> asyncio.Task[ApprovalOutcome]:
+        waiting = asyncio.create_task(self.broker.handle(request))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self.attached = True
+        return waiting
+
+
+async def test_a_panel_that_comes_late_answers_and_the_box_is_withdrawn() -> None:
+    late, request = LateBox(), question()
+    waiting = await late.ask(request)
+    once = ApprovalOutcome.APPROVED_ONCE
+    assert late.broker.pending() == (request,)
+    assert late.broker.answer(request.request_id, request.nonce, request.digest(), once)
+    assert await waiting is once
+    await asyncio.sleep(0)
+    assert late.withdrawn
+
+
+async def test_a_panel_that_comes_late_learns_that_the_box_answered() -> None:
+    late, request = LateBox(), question()
+    closed: list[tuple[str, str]] = []
+    late.broker.listen(lambda event, _, __, by: closed.append((event, by)))
+    waiting = await late.ask(request)
+    late.typed.set_result("allow CODE")
+    assert await waiting is ApprovalOutcome.APPROVED_ONCE
+    assert closed == [("opened", ""), ("closed", "input box")]
+    denied = ApprovalOutcome.DENIED
+    assert not late.broker.answer(request.request_id, request.nonce, request.digest(), denied)
+
+
+async def test_a_box_that_fails_leaves_the_question_to_a_panel_that_came_late() -> None:
+    late, request = LateBox(), question()
+    waiting = await late.ask(request)
+    late.typed.set_exception(EOFError())
+    await asyncio.sleep(0.05)
+    assert late.broker.answer(request.request_id, request.nonce, request.digest(), ApprovalOutcome.DENIED)
+    assert await waiting is ApprovalOutcome.DENIED
+
+
+async def test_a_shorter_wait_is_kept_and_a_longer_one_is_not() -> None:
+    for wished, kept in ((5.0, 5.0), (500.0, 60.0), (None, 60.0)):
+        broker = ApprovalBroker(panel_attached=lambda: True)
+        approval = PolicyApproval()
+        approval.set_channel(broker.handle)
+        approval.longest_wait = wished
+        policy = ExecutionResourcePolicy(approval_timeout_seconds=60)
+        asking = asyncio.create_task(approval.gate("network", "pypi.org", policy=policy))
+        while not broker.pending():
+            await asyncio.sleep(0.001)
+        (request,) = broker.pending()
+        assert request.expires_at is not None
+        assert request.expires_at - request.created_at == pytest.approx(kept)
+        broker.cancel_all()
+        with pytest.raises(ApprovalDenied):
+            await asking

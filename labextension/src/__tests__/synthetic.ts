@@ -27,7 +27,8 @@ export function snapshot(fields: Partial<PanelSnapshot> = {}): PanelSnapshot {
       output_policy: 'framed',
       network_mode: 'disabled',
       approval_timeout_seconds: 120,
-      scratch: 'tmpfs'
+      scratch: 'tmpfs',
+      wishes: []
     },
     sandbox: null,
     selection: null,

@@ -10,6 +10,7 @@ import type {
   SelectionView,
   WithheldView
 } from '../protocol';
+import * as words from '../kerneltexts';
 import * as texts from '../texts';
 import { Mark, Section } from './section';
 
@@ -69,6 +70,14 @@ export function Summary(props: T & { snapshot: PanelSnapshot }): JSX.Element {
           )}
         </p>
       )}
+      {policy.wishes
+        .map(wish => texts.wishText(trans, wish))
+        .filter(said => said)
+        .map(said => (
+          <p key={said} className="agently-note">
+            {said}
+          </p>
+        ))}
       {snapshot.selection?.preference_fallback && (
         <p className="agently-problem">
           {trans.__(
@@ -105,8 +114,8 @@ function Axis(props: T & { axis: AxisView }): JSX.Element {
             <li key={index}>
               <Mark tone={each.tone} mark={each.mark} />
               <span>
-                {item.check.replace(/_/g, ' ')}
-                {item.detail && <> — {item.detail}</>}{' '}
+                {words.checkText(trans, item.check)}
+                {item.detail && <> — {words.detailText(trans, item.detail)}</>}{' '}
                 <span className="agently-small">
                   {item.source === 'outside'
                     ? trans.__('(seen from outside)')
@@ -158,7 +167,7 @@ export function Provider(props: T & { sandbox: SandboxView }): JSX.Element {
         <dd>{texts.network(trans, sandbox.network)}</dd>
         {sandbox.mechanism.map(fact => (
           <React.Fragment key={fact.name}>
-            <dt>{fact.name.replace(/_/g, ' ')}</dt>
+            <dt>{words.mechanismName(trans, fact.name, fact.name.replace(/_/g, ' '))}</dt>
             <dd>{fact.value}</dd>
           </React.Fragment>
         ))}
@@ -254,10 +263,13 @@ export function Selection(props: T & { selection: SelectionView; failed: boolean
                 <span className="agently-word agently-tone-unknown">
                   {trans.__('skipped')}: {texts.skipCode(trans, row.item.code)}
                 </span>
-                <div className="agently-small">{row.item.message}</div>
+                <div className="agently-small">
+                  {words.skipText(trans, row.item.message)}
+                </div>
                 {row.item.remedy && (
                   <div className="agently-small">
-                    <em>{trans.__('Remedy:')}</em> {row.item.remedy}
+                    <em>{trans.__('Remedy:')}</em>{' '}
+                    {words.remedyText(trans, row.item.remedy)}
                   </div>
                 )}
               </>
@@ -361,9 +373,13 @@ export function Withheld(
               {props.cellName(item.cell_id)}
             </button>{' '}
             <span className="agently-path">{item.mime || item.kind}</span>
-            <div className="agently-small">{item.reason}</div>
+            <div className="agently-small">
+              {words.reasonText(trans, item.reason)}
+            </div>
             {item.how_to_allow && (
-              <div className="agently-small">{item.how_to_allow}</div>
+              <div className="agently-small">
+                {words.reasonText(trans, item.how_to_allow)}
+              </div>
             )}
           </li>
         ))}

@@ -3,6 +3,7 @@ import { downloadIcon, saveIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 import { bytes, csvRows, shortDigest } from '../format';
 import { eyeIcon } from '../icons';
+import { refusalText } from '../kerneltexts';
 import type { KernelLink } from '../link';
 import type { FilePreview, OutputView } from '../protocol';
 import { Mark, Section } from './section';
@@ -236,7 +237,9 @@ function OutputRow(props: {
           </span>
         </div>
       )}
-      {output.message && <div className="agently-small">{output.message}</div>}
+      {output.message && (
+        <div className="agently-small">{refusalText(trans, output.message)}</div>
+      )}
       {note && (
         <div className="agently-small" role="status">
           {note}
