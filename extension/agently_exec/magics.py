@@ -8,12 +8,13 @@ from collections.abc import Callable
 from typing import Any
 
 from IPython.core.completer import SimpleCompletion, context_matcher
+from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.display import display
 
 from agently_exec.errors import ExecutionFailed, failure_of, refusal_of
 from agently_exec.frontend import front_end_of
-from agently_exec.options import EXEC, complete, exec_help, parse_exec, parse_line
+from agently_exec.options import EXEC, complete, exec_help, line_help, parse_exec, parse_line
 from agently_exec.result import ExecutionOutcome
 from agently_exec.session import Session
 from agently_kernel.contract.errors import AgentlyKernelError
@@ -49,6 +50,13 @@ class AgentlyMagics:
             self.shell.user_ns[options.result] = ExecutionOutcome(result)
         if result.status.value != "success":
             raise failure_of(result, self.session.guest_error(result))
+
+    def misplaced_exec(self, line: str) -> None:
+        """Say where the magic belongs: below a comment IPython takes it for a line magic."""
+        raise UsageError(
+            f"{EXEC} must be the first line of its cell. Move what stands above it, comments too, below it or into "
+            "another cell."
+        )
 
     def agently(self, line: str) -> None:
         """Look at the sandbox and what it was given: ``%agently help`` lists the commands."""
@@ -96,7 +104,9 @@ def load(shell: Any) -> AgentlyMagics:
     # as the kernel does, and unlike other magics: no value of a variable is put into the line
     for function in (AgentlyMagics.agently_exec, AgentlyMagics.agently):
         no_var_expand(function)
+    AgentlyMagics.agently_exec.__doc__, AgentlyMagics.agently.__doc__ = exec_help(), line_help()
     shell.register_magic_function(magics.agently_exec, "cell", "agently_exec")
+    shell.register_magic_function(magics.misplaced_exec, "line", "%agently_exec")
     shell.register_magic_function(magics.agently, "line", "agently")
     shell.input_transformers_cleanup.append(keep_empty_cells)
     if shell.Completer is not None:
@@ -113,7 +123,7 @@ def _at_exit(close: Callable[[], None]) -> None:
 
 def unload(shell: Any, magics: AgentlyMagics) -> None:
     """Take the magics away from *shell* and end their session."""
-    for kind, name in (("cell", "agently_exec"), ("line", "agently")):
+    for kind, name in (("cell", "agently_exec"), ("line", "agently"), ("line", "%agently_exec")):
         shell.magics_manager.magics[kind].pop(name, None)
     if keep_empty_cells in shell.input_transformers_cleanup:
         shell.input_transformers_cleanup.remove(keep_empty_cells)

@@ -21,6 +21,7 @@ from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.resource import IsolationPolicy
 from agently_kernel.languages import get_adapter, languages
+from agently_kernel.outputs.policy import KINDS, is_kind
 from agently_kernel.settings import allowed_range, parse_size, shown
 
 EXEC, LINE = "%%agently_exec", "%agently"
@@ -31,6 +32,7 @@ MIN_MEMORY = 64 * 2**20
 
 _EXEC = re.compile(r"\s*%%agently_exec(?![\w.])([^\n]*)(?:\n|\Z)")
 _LINE = re.compile(r"\s*%agently(?![\w.])([^\n]*)\s*\Z")
+_NAMED = re.compile(r"(?:%%agently_exec|%agently)(?![\w.])")
 _NAME = r"(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
 _HOST = re.compile(rf"(?:{_NAME}|\[[0-9a-fA-F:.]+\])(?::\d{{1,5}})?\Z")
 _PROVIDER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
@@ -141,6 +143,7 @@ COMMANDS = {
     "restart": "close the session's sandbox; the next cell opens a fresh one",
     "events": "the last events of the resource manager",
     "allow": "KIND: show a kind of output that was withheld, after asking",
+    "help": "this list",
 }
 _ARGUMENTS = {"grant": "PATH", "allow": "KIND"}
 _LINE_OPTIONS = {"grant": ("--name", "--mode"), "outputs": ("--save",), "doctor": ("--details",)}
@@ -149,7 +152,15 @@ _LINE_OPTIONS = {"grant": ("--name", "--mode"), "outputs": ("--save",), "doctor"
 def line_help() -> str:
     """Return the commands of ``%agently`` as text."""
     width = max(map(len, COMMANDS))
-    return "\n".join(["%agently COMMAND", "", *(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items())])
+    return "\n".join(
+        [
+            "%agently COMMAND, in a cell of its own",
+            "",
+            *(f"  {name:<{width}}  {what}" for name, what in COMMANDS.items()),
+            "",
+            "Without a command: status. %%agently_exec runs one cell in a sandbox of its own: %%agently_exec --help.",
+        ]
+    )
 
 
 def exec_help() -> str:
@@ -163,10 +174,30 @@ def split_exec(code: str) -> tuple[str, str] | None:
     return (found.group(1), code[found.end() :]) if found else None
 
 
-def split_line(code: str) -> str | None:
-    """Return what follows ``%agently`` when that is the whole cell, else None."""
-    found = _LINE.match(code)
-    return found.group(1) if found else None
+def split_lines(code: str) -> tuple[str, ...]:
+    """Return what follows ``%agently`` in each line of a cell that holds such lines and comments only, else ()."""
+    lines = [line for line in code.split("\n") if line.strip() and not line.lstrip().startswith("#")]
+    found = [_LINE.match(line) for line in lines]
+    return tuple(match.group(1) for match in found if match) if all(found) else ()
+
+
+def asked_help(code: str) -> str | None:
+    """Return the help that a cell such as ``%agently?`` or ``?%%agently_exec`` asks for, None for any other cell."""
+    found = _NAMED.fullmatch(code.strip().strip("?").strip()) if "?" in code else None
+    return None if found is None else _help_of(found.group())
+
+
+def help_at(code: str, cursor: int) -> str | None:
+    """Return the help of the magic in whose line *cursor* (characters) stands, None when it is elsewhere."""
+    start = code.rfind("\n", 0, cursor) + 1
+    found = _NAMED.match(code[start:].lstrip())
+    if found is None or (found.group() == EXEC and code[:start].strip()):
+        return None
+    return _help_of(found.group())
+
+
+def _help_of(name: str) -> str:
+    return exec_help() if name == EXEC else line_help()
 
 
 def _words(line: str, magic: str) -> list[str]:
@@ -181,6 +212,8 @@ def _words(line: str, magic: str) -> list[str]:
 def parse_exec(line: str) -> ExecOptions:
     """Read the options of a ``%%agently_exec`` line. Raises ConfigurationError: the option, and what is allowed."""
     words = _words(line, EXEC)
+    if words in (["?"], ["??"]):
+        return ExecOptions(help=True)
     at = words.index("--") if "--" in words else len(words)
     parser = _exec_parser()
     found = parser.read(words[:at])
@@ -310,7 +343,7 @@ def parse_line(line: str) -> LineOptions:
     """Read a ``%agently`` line. Raises ConfigurationError naming what is allowed."""
     words = _words(line, LINE) or ["status"]
     command = words[0]
-    if command in ("help", "--help", "-h"):
+    if command in ("help", "--help", "-h", "?", "??"):
         return LineOptions("help")
     if command not in COMMANDS:
         near = difflib.get_close_matches(command, COMMANDS, n=1)
@@ -326,7 +359,24 @@ def parse_line(line: str) -> LineOptions:
         parser.add_argument("--save", default="", metavar="FOLDER")
     elif command == "doctor":
         parser.add_argument("--details", action="store_true")
-    return LineOptions(command, **vars(parser.read(words[1:])))
+    options = LineOptions(command, **vars(parser.read(words[1:])))
+    if command == "allow":
+        _check_kind(options.argument)
+    return options
+
+
+def _check_kind(kind: str) -> None:
+    """Refuse what no output can be called. Raises ConfigurationError listing the kinds there are."""
+    if is_kind(kind):
+        return
+    network = (
+        " The network is not opened here: name the hosts in %%agently_exec --network HOST, or set "
+        "c.AgentlyKernel.network in the configuration." if kind.startswith("net") else ""
+    )
+    raise ConfigurationError(
+        f"{LINE} allow: {kind!r} is no kind of output. The line that begins with [withheld] names the kind: "
+        f"{', '.join(KINDS)}, mime:TYPE or widget:MODULE.{network}"
+    )
 
 
 # -- completion --------------------------------------------------------------------------------------------------------
@@ -381,4 +431,6 @@ def _line_words(before: Sequence[str], word: str) -> list[str] | None:
         return [mode for mode in MODES if mode.startswith(word)]
     if word.startswith("-"):
         return [name for name in _LINE_OPTIONS.get(before[0], ()) if name.startswith(word)]
+    if before == ["allow"]:
+        return [kind for kind in (*KINDS, "mime:", "widget:") if kind.startswith(word)]
     return None if before[0] == "grant" else []

@@ -11,6 +11,7 @@ from agently_kernel.cells import save_outputs
 from agently_kernel.contract.approval import ApprovalOutcome
 from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
 from agently_kernel.contract.isolation import IsolationAxis
+from agently_kernel.contract.words import counted
 from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.doctor import DoctorReport, ProviderReport, examine
 
@@ -94,7 +95,7 @@ async def _outputs(home: Home, folder: str, cell: str) -> Report:
     found, where = collected_files(home)
     if not folder:
         rows = tuple((item.path, amount(item.size)) for item in found)
-        return Report((Table(f"{len(found)} collected files", ("file", "size"), rows, f"kept in {where}"),))
+        return Report((Table(counted(len(found), "collected file"), ("file", "size"), rows, f"kept in {where}"),))
     place = Path(folder)
     if place.is_absolute() or ".." in place.parts:
         raise ConfigurationError("%agently outputs --save: give a folder below the notebook's folder, such as results.")

@@ -11,6 +11,7 @@ from agently_exec.tables import Report, Table, clean, facts_report, outputs_tabl
 from agently_kernel.contract.isolation import SandboxFacts
 from agently_kernel.contract.resource import ProviderSelection
 from agently_kernel.contract.result import CodeExecutionResult, StepResult, TraceStep
+from agently_kernel.contract.words import counted
 from agently_kernel.contract.workspace import CollectedOutput, RefusedOutput
 
 
@@ -93,7 +94,7 @@ class ExecutionOutcome:
         return result_report(self.result)
 
     def __repr__(self) -> str:
-        return f"<{self.status}, {len(self.result.outputs)} outputs, {self.seconds:.3f} s>"
+        return f"<{self.status}, {counted(len(self.result.outputs), 'output')}, {self.seconds:.3f} s>"
 
     def _repr_mimebundle_(self, include: object = None, exclude: object = None) -> dict[str, str]:
         return self.report().bundle()
@@ -171,5 +172,5 @@ def {name}(text, shown):
 
 def binding_code(name: str, result: CodeExecutionResult) -> str:
     """Return Python that binds what came of *result* to *name* in a session's interpreter."""
-    shown = f"<{result.status.value}, {len(result.outputs)} outputs, {result.seconds:.3f} s>"
+    shown = f"<{result.status.value}, {counted(len(result.outputs), 'output')}, {result.seconds:.3f} s>"
     return _BINDING.format(name=name, text=ascii(json.dumps(plain_fields(result))), shown=ascii(clean(shown)))

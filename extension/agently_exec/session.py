@@ -23,6 +23,7 @@ from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.outputs import ErrorOutput, OutputEvent
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.handles import Handle
+from agently_kernel.hints import network_hint
 from agently_kernel.iopub import Publisher
 from agently_kernel.outputs import FilteredError, OutputFilter, OutputPolicy
 from agently_kernel.panel_actions import PanelActions
@@ -124,6 +125,9 @@ class Session:
             wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask)
             result = await self._run(cell, wanted)
             show_outputs(self, cell, result, fresh=wanted.requirement is not None)
+            offline = network_hint(result)
+            if offline:
+                self.screen.note(cell, offline)
             return result
 
         return self._call(work)

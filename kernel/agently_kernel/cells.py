@@ -15,6 +15,7 @@ from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.contract.resource import ExecutionResourceRequirement
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
+from agently_kernel.hints import network_hint
 from agently_kernel.magics import parse_magic
 from agently_kernel.output_notes import refused_line
 from agently_kernel.settings import refusal
@@ -148,6 +149,9 @@ class CellRunner:
         """Return the content of the reply for *result*, and show what the guest could not show itself."""
         kernel = self._kernel
         reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
+        offline = network_hint(result)
+        if offline:
+            kernel.screen.note(cell, offline)
         payloads = result.reply.get("payload")
         if payloads:
             allowed = kernel.filter.payloads(list(payloads), cell=cell)

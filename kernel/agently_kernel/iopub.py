@@ -15,6 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, TypeAlias
 
+from agently_kernel.contract.words import counted
+
 INTERVAL = 0.05
 """Seconds between two messages of one stream."""
 MAX_MESSAGE = 2**20
@@ -334,7 +336,7 @@ class Publisher:
         lines = output.overflow_lines - sum(text.count("\n") for _, text in tail)
         dropped = output.overflow_bytes - kept
         if dropped > 0:
-            self.note(output.cell, f"{dropped:,} bytes in {lines:,} lines are not shown here.{where}")
+            self.note(output.cell, f"{counted(dropped, 'byte')} in {counted(lines, 'line')} are not shown here.{where}")
         for name, text in tail:
             self._put(output, name, text)
         output.tail.clear()

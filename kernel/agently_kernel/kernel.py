@@ -29,7 +29,7 @@ from agently_kernel.guest_requests import told_of
 from agently_kernel.handles import Handle
 from agently_kernel.introspection import Introspection, busy_reply
 from agently_kernel.iopub import Publisher
-from agently_kernel.magics import complete_magic
+from agently_kernel.magics import complete_magic, inspect_magic
 from agently_kernel.outputs import OutputFilter, OutputPolicy
 from agently_kernel.panel_actions import PanelActions
 from agently_kernel.panel_link import PanelLink
@@ -476,7 +476,10 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
     async def do_inspect(
         self, code: str, cursor_pos: int, detail_level: int = 0, omit_sections: Sequence[str] = ()
     ) -> dict[str, Any]:
-        """Inspect the name at *cursor_pos*, asked of the guest."""
+        """Inspect the name at *cursor_pos*: in the line of a magic here, else asked of the guest."""
+        text = inspect_magic(code, cursor_pos)
+        if text is not None:
+            return {"status": "ok", "found": True, "data": {"text/plain": text}, "metadata": {}}
         level = 1 if detail_level else 0
         return await self.introspection.ask("inspect", code, cursor_pos=cursor_pos, detail_level=level)
 

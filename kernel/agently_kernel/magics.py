@@ -29,15 +29,27 @@ class Magic(Protocol):
 
 def parse_magic(code: str) -> Magic | None:
     """Return the magic that *code* is, or None for an ordinary cell. Raises ConfigurationError for bad options."""
-    if not code.lstrip().startswith(_MARKS):
+    if not any(mark in code for mark in _MARKS):
         return None
     from agently_exec import options
 
+    text = options.asked_help(code)
+    if text is not None:
+        return HelpMagic(text)
     split = options.split_exec(code)
     if split is not None:
         return ExecMagic(options.parse_exec(split[0]), split[1])
-    line = options.split_line(code)
-    return LineMagic(options.parse_line(line)) if line is not None else None
+    lines = tuple(options.parse_line(line) for line in options.split_lines(code))
+    return LineMagic(lines) if lines else None
+
+
+def inspect_magic(code: str, cursor: int) -> str | None:
+    """Return the help of the magic in whose line the cursor is, None when it is elsewhere."""
+    if not code.lstrip().startswith(_MARKS):
+        return None
+    from agently_exec.options import help_at
+
+    return help_at(code, cursor)
 
 
 def complete_magic(code: str, cursor: int) -> Completions | None:
@@ -109,15 +121,27 @@ BIND_SECONDS = 30.0
 
 @dataclass(frozen=True, slots=True)
 class LineMagic:
-    """One command of ``%agently``."""
+    """Commands of ``%agently``, one after the other."""
 
-    options: LineOptions
+    lines: tuple[LineOptions, ...]
 
     async def run(self, kernel: AgentlyKernel, running: RunningCell, cell_id: str) -> dict[str, Any]:
         """Do what was asked and show what came of it."""
         from agently_exec.reports import run_line
 
-        report = await run_line(kernel, self.options, cell=cell_id)
-        content = {"data": report.bundle(), "metadata": {}}
-        kernel.publisher.message("display_data", content, running.cell, size=len(content["data"]["text/html"]))
+        for options in self.lines:
+            report = await run_line(kernel, options, cell=cell_id)
+            content = {"data": report.bundle(), "metadata": {}}
+            kernel.publisher.message("display_data", content, running.cell, size=len(content["data"]["text/html"]))
         return _ok()
+
+
+@dataclass(frozen=True, slots=True)
+class HelpMagic:
+    """``%agently?`` and its like: the help, in the front end's pager as for every other name."""
+
+    text: str
+
+    async def run(self, kernel: AgentlyKernel, running: RunningCell, cell_id: str) -> dict[str, Any]:
+        """Return the reply with the page."""
+        return {**_ok(), "payload": [{"source": "page", "data": {"text/plain": self.text}, "start": 0}]}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agently_kernel.contract.paths import OUTPUT_ROOT
+from agently_kernel.contract.words import counted
 from agently_kernel.contract.workspace import CollectedOutput, RefusedOutput
 
 MOST_NAMED = 5
@@ -49,4 +50,6 @@ def collected_lines(outputs: Sequence[CollectedOutput]) -> tuple[str, ...]:
     """Return a line for each collected file, up to 20, and one that counts the others."""
     lines = [f"collected {item.path} ({item.size:,} bytes, {item.sha256[:19]}…)" for item in outputs[:MOST_LISTED]]
     more = len(outputs) - len(lines)
-    return (*lines, f"… and {more:,} more files; `%agently outputs` lists all of them") if more else tuple(lines)
+    if not more:
+        return tuple(lines)
+    return (*lines, f"… and {counted(more, 'more file')}; `%agently outputs` lists all of them")

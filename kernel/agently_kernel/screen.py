@@ -17,6 +17,7 @@ from agently_kernel.contract.outputs import (
     OutputEvent,
     StreamOutput,
 )
+from agently_kernel.contract.words import counted
 from agently_kernel.iopub import MAX_CELLS, Publisher
 from agently_kernel.outputs import OutputFilter, StreamFilter, Withheld
 
@@ -89,7 +90,7 @@ class Screen:
         """Return when everything that *cell* has shown is on its way."""
         said = self._notices.get(cell)
         if said is not None and said.left_out:
-            self.note(cell, f"… and {said.left_out:,} more notices about outputs that were withheld.")
+            self.note(cell, f"… and {counted(said.left_out, 'more notice')} about outputs that were withheld.")
             said.left_out = 0
         for name in ("stdout", "stderr"):
             stream = self._filters.pop((cell, name), None)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agently_kernel.contract.errors import AgentlyKernelError
+from agently_kernel.contract.words import counted
 from agently_kernel.workspace.store import LogWriter, WorkspaceStore
 
 
@@ -32,8 +33,8 @@ class StoreLog:
         lost, path = self._writer.dropped, self._writer.path
         if not lost:
             return f"They are in {path}."
-        kept = f"The first {self._writer.written:,} bytes are in {path}; " if self._writer.written else ""
-        return f"{kept}{lost:,} bytes could not be kept ({self._writer.reason})."
+        kept = f"The first {counted(self._writer.written, 'byte')} went to {path}; " if self._writer.written else ""
+        return f"{kept}{counted(lost, 'byte')} could not be kept ({self._writer.reason})."
 
 
 def open_spill_log(store: WorkspaceStore, cell: str) -> StoreLog:

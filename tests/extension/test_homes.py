@@ -68,6 +68,55 @@ def test_help_needs_no_program(home: KernelSession) -> None:
     assert run.text().startswith("usage: %%agently_exec [options] [-- ARGS…]")
 
 
+@pytest.mark.parametrize("code", ["%agently?", "?%agently", "%%agently_exec?", "%agently ?", "%%agently_exec ?"])
+def test_a_question_mark_shows_the_help(home: KernelSession, code: str) -> None:
+    run = home.run(code)
+    assert run.status == "ok"
+    pages = "".join(item["data"]["text/plain"] for item in run.reply.get("payload", ()))
+    said = pages + run.text() + "".join(m["content"]["data"]["text/plain"] for m in run.of("display_data"))
+    assert ("--isolation" if "exec" in code else "%agently COMMAND") in said
+    name = code.strip("? ")
+    tip = home.ask("inspect_request", {"code": name, "cursor_pos": len(name), "detail_level": 0})
+    assert tip["found"] and ("--isolation" if "exec" in code else "%agently COMMAND") in tip["data"]["text/plain"]
+
+
+def test_comments_may_stand_above_a_command(home: KernelSession) -> None:
+    assert "Agently status" in shown(home.run("# how is it?\n\n%agently status"))
+
+
+def test_a_comment_above_a_cell_magic_is_told_once_with_what_to_do(home: KernelSession) -> None:
+    run = home.run("# a comment\n%%agently_exec\nprint(1)")
+    assert run.status == "error"
+    said = run.text("stderr") + "".join(line for m in run.of("error") for line in m["content"]["traceback"])
+    assert said.count("must be the first line of its cell") == 1
+    assert "Move what stands above it, comments too" in said
+    assert run.text() == ""
+    assert home.run("\n\n%%agently_exec\nprint(1)").text() == "1\n"  # as in IPython
+
+
+FAILURES = [
+    "import urllib.request\nurllib.request.urlopen('http://example.org')",
+    "import socket\nsocket.create_connection(('93.184.216.34', 80), 3)",
+    "import socket\nsocket.gethostbyname('example.org')",
+    "import subprocess, sys\nsubprocess.run([sys.executable, '-m', 'pip', 'install', '--index-url', "
+    "'http://example.org/simple', '--retries', '0', 'no-such-package'], check=True)",
+]
+
+
+@pytest.mark.parametrize("where", ["--fresh", "--session"])
+@pytest.mark.parametrize("program", FAILURES)
+def test_a_network_that_is_missed_is_told_once(home: KernelSession, where: str, program: str) -> None:
+    run = home.run(f"%%agently_exec {where}\n{program}")
+    assert run.status == "error"
+    assert run.text("stderr").count("The network is off in this sandbox, on purpose.") == 1
+    assert "%%agently_exec --network HOST" in run.text("stderr")
+    assert ("install others there" in run.text("stderr")) == ("pip" in program)
+
+
+def test_a_failure_without_a_network_in_it_has_no_such_hint(home: KernelSession) -> None:
+    assert "network" not in home.run("%%agently_exec\n1 / 0").text("stderr")
+
+
 def test_failures_keep_their_names(home: KernelSession) -> None:
     assert home.run("%%agently_exec\nraise SystemExit(3)").error == (
         "CodeExecutionError", "Step 1 of 1 (run: python3) ended with exit code 3."
@@ -183,7 +232,7 @@ def test_a_result_is_bound(home: KernelSession) -> None:
         "print([r.status, r.ok, r.returncode, r.stdout, r.outputs['output/r.txt'].size, len(r.trace), len(r.steps)])"
     )
     assert checked.text() == "['success', True, 0, 'out\\n', 2, 8, 1]\n"
-    assert home.run("print(r)").text().startswith("<success, 1 outputs, ")
+    assert home.run("print(r)").text().startswith("<success, 1 output, ")
     failed = home.run("%%agently_exec --result r\nraise SystemExit(2)")
     assert failed.status == "error"
     assert home.run("print(r.status, r.returncode)").text() == "error 2\n"

@@ -15,12 +15,15 @@ from agently_exec.options import (
     Completions,
     ExecOptions,
     LineOptions,
+    asked_help,
     complete,
     exec_help,
+    help_at,
+    line_help,
     parse_exec,
     parse_line,
     split_exec,
-    split_line,
+    split_lines,
 )
 from agently_kernel.contract.bundle import CodeExecutionToolchainRequirement
 from agently_kernel.contract.errors import ConfigurationError
@@ -143,10 +146,69 @@ def test_a_cell_magic_is_the_first_line(code: str, split: tuple[str, str] | None
 
 
 @pytest.mark.parametrize(
-    ("code", "rest"), [("%agently", ""), (" %agently facts\n", " facts"), ("%agently x\ny", None), ("%agentlyx", None)]
+    ("code", "rest"),
+    [
+        ("%agently", ("",)),
+        (" %agently facts\n", (" facts",)),
+        ("# why\n\n%agently facts\n# and\n%agently status", (" facts", " status")),
+        ("%agently x\ny", ()),
+        ("x = 1\n%agently facts", ()),
+        ("%agentlyx", ()),
+        ("# only a comment about %agently", ()),
+        ("", ()),
+    ],
 )
-def test_a_line_magic_is_the_whole_cell(code: str, rest: str | None) -> None:
-    assert split_line(code) == rest
+def test_a_line_magic_stands_beside_comments_only(code: str, rest: tuple[str, ...]) -> None:
+    assert split_lines(code) == rest
+
+
+@pytest.mark.parametrize("form", ["{}?", "{} ?", "?{}", "??{}", "{}??", " {}? \n"])
+def test_a_question_mark_asks_for_the_help_of_both(form: str) -> None:
+    assert asked_help(form.format("%agently")) == line_help()
+    assert asked_help(form.format("%%agently_exec")) == exec_help()
+
+
+@pytest.mark.parametrize(
+    "code", ["%agently", "%%agently_exec\nprint('?')", "%agently grant what?", "%agentlyx?", "?x", ""]
+)
+def test_other_cells_ask_for_nothing(code: str) -> None:
+    assert asked_help(code) is None
+
+
+@pytest.mark.parametrize("line", ["?", "??", "help", "-h", "--help"])
+def test_the_line_itself_knows_the_question_mark(line: str) -> None:
+    assert parse_line(line) == LineOptions("help")
+    if line.startswith(("?", "--")):
+        assert parse_exec(line).help
+
+
+def test_every_command_is_in_the_help_and_help_too() -> None:
+    listed = [line.split()[0] for line in line_help().splitlines() if line.startswith("  ")]
+    assert listed == list(COMMANDS)
+    assert "help" in listed
+
+
+def test_help_is_found_in_a_magics_line_and_nowhere_else() -> None:
+    code = "%%agently_exec --fresh\nprint(1)"
+    assert help_at(code, 5) == exec_help()
+    assert help_at(code, len(code)) is None
+    assert help_at("x = 1\n%%agently_exec", 15) is None
+    assert help_at("# why\n%agently facts", 10) == line_help()
+
+
+@pytest.mark.parametrize(
+    "kind", ["javascript", "chart", "set_next_input", "mime:application/pdf", "widget:anywidget", "widget:@x/y"]
+)
+def test_kinds_that_can_be_withheld_can_be_allowed(kind: str) -> None:
+    assert parse_line(f"allow {kind}") == LineOptions("allow", kind)
+
+
+@pytest.mark.parametrize("kind", ["html", "network", "mime:", "mime:pdf", "widget:", "other:x", "javascript:x", "a b"])
+def test_what_no_output_is_called_is_refused_with_what_there_is(kind: str) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        parse_line(f"allow '{kind}'")
+    assert "javascript, chart, set_next_input, mime:TYPE or widget:MODULE" in str(caught.value)
+    assert ("--network HOST" in str(caught.value)) == (kind == "network")
 
 
 @pytest.mark.parametrize(
@@ -159,7 +221,7 @@ def test_a_line_magic_is_the_whole_cell(code: str, rest: str | None) -> None:
          LineOptions("grant", "my data.csv", name="d.csv", mode="read_only")),
         ("outputs --save results", LineOptions("outputs", save="results")),
         ("doctor --details", LineOptions("doctor", details=True)),
-        ("allow html", LineOptions("allow", "html")),
+        ("allow javascript", LineOptions("allow", "javascript")),
     ],
 )
 def test_commands_are_read(line: str, options: LineOptions) -> None:
@@ -193,6 +255,7 @@ def test_a_bad_command_is_refused(line: str, said: str) -> None:
         ("%agently st", ("status",)),
         ("%agently grant data.csv --m", ("--mode",)),
         ("%agently grant data.csv --mode ", ("snapshot", "read_only")),
+        ("%agently allow ", ("javascript", "chart", "set_next_input", "mime:", "widget:")),
     ],
 )
 def test_options_are_completed(code: str, matches: tuple[str, ...]) -> None:

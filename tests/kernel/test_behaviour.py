@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -336,3 +337,23 @@ def test_the_facts_of_the_sandbox_can_be_read(kernel: KernelSession) -> None:
         assert re.search(rf"✓ holds +{axis} ", shown["text/plain"])
     assert re.search(r"provider +bubblewrap \(isolated\)", shown["text/plain"])
     assert "<table" in shown["text/html"]
+
+
+def test_numbers_without_a_cell_are_no_lines_of_the_history(start: Callable[..., KernelSession]) -> None:
+    session = start()
+    session.run("1 + 1")
+    session.run("%agently status")
+    session.run("2 + 2")
+    assert session.run("%history").text() == "1 + 1\n2 + 2\n%history\n"
+    session.run("import os; os._exit(0)")
+    session.run("3 + 3")
+    assert session.run("%history").text() == "3 + 3\n%history\n"
+    assert session.run("%history -n").text() == "   6: 3 + 3\n   7: %history\n   8: %history -n\n"
+
+
+def test_a_misplaced_magic_is_told_once(kernel: KernelSession) -> None:
+    run = kernel.run("x = 1\n%agently status")
+    assert run.error[0] == "UsageError"
+    assert run.text("stderr") == ""
+    assert run.of("error")[0]["content"]["traceback"] == [f"\x1b[31mUsageError\x1b[39m: {run.error[1]}"]
+    assert "must stand in a cell of its own" in run.error[1]

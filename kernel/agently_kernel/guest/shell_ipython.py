@@ -10,7 +10,7 @@ import subprocess
 import sys
 import types
 import warnings
-from typing import Any, Callable, Coroutine, Dict, List, Optional, Tuple, Union
+from typing import Any, Callable, Coroutine, Dict, Iterator, List, Optional, Tuple, Union
 
 import IPython
 from IPython.core import page
@@ -173,6 +173,10 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
         labels = {name: "In[%s]" % number for name, number in self.compile._filename_map.items()}
         self._showtraceback(etype, evalue, lines_of(evalue, lambda name: name.startswith(hidden), labels))
 
+    def show_usage_error(self, exc: BaseException) -> None:
+        """Show it as an error like any other: printed, as IPython does, it would be there twice."""
+        self._showtraceback(type(exc), exc, ["\x1b[31mUsageError\x1b[39m: %s" % exc])
+
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> Dict[str, Any]:
         """What %history keeps of an error: the lines that were shown, instead of making them a second time."""
         return {
@@ -233,6 +237,7 @@ class IPythonEngine(Engine):
         manager = shell.history_manager  # for %history -l and -g, %rerun and %recall
         manager.get_tail = self._tail
         manager.search = self._search
+        manager.get_range = _without_gaps(manager.get_range)
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -344,6 +349,17 @@ class IPythonEngine(Engine):
 
     def comm(self, header: Dict[str, Any], payload: bytes) -> None:
         self.comms.receive(header, payload)
+
+
+def _without_gaps(get_range: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
+    """Leave out numbers of cells that did not run here: an earlier interpreter's, and the kernel's own magics."""
+
+    def rows(*args: Any, **kwargs: Any) -> Iterator[Any]:
+        for session, line, entry in get_range(*args, **kwargs):
+            if entry[0] if isinstance(entry, tuple) else entry:
+                yield session, line, entry
+
+    return rows
 
 
 def _interruptible_pdb() -> None:

@@ -61,6 +61,18 @@ class Withheld:
         return f"[withheld] {self.reason}{' ' + self.how_to_allow if self.how_to_allow else ''}"
 
 
+KINDS = ("javascript", "chart", "set_next_input")
+"""Kinds of output that have a name of their own; others are ``mime:`` and a MIME type, ``widget:`` and a module."""
+
+
+def is_kind(kind: str) -> bool:
+    """True when something that is withheld can be called *kind*."""
+    family, colon, rest = kind.partition(":")
+    if not _KIND.match(kind):
+        return False
+    return kind in KINDS or (bool(colon and rest) and (family == "widget" or (family == "mime" and "/" in rest)))
+
+
 def how_to_allow(kind: str) -> str:
     """Return the sentence that tells a user how to allow *kind*."""
     return f"To allow it in this session: %agently allow {kind}"

@@ -133,7 +133,7 @@ def test_the_account_of_a_log_is_true(store, tmp_path):
     part = StoreLog(LogWriter(store.logs / "b", 3))
     part.write("text")
     assert part.account == (
-        f"The first 3 bytes are in {store.logs / 'b'}; 1 bytes could not be kept "
+        f"The first 3 bytes went to {store.logs / 'b'}; 1 byte could not be kept "
         "(the limit of one log, 3 bytes, is used up)."
     )
     full = StoreLog(LogWriter(Path("/dev/full"), 100))
