@@ -13,7 +13,7 @@ from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
 from agently_kernel.contract.isolation import IsolationAxis
 from agently_kernel.contract.words import counted
 from agently_kernel.contract.workspace import CollectedOutput
-from agently_kernel.doctor import DoctorReport, ProviderReport, examine
+from agently_kernel.doctor import DoctorReport, ProviderReport, conclusion, examine
 
 MAX_LISTED = 500
 
@@ -32,7 +32,10 @@ async def run_line(home: Home, options: LineOptions, *, cell: str) -> Report:
             await home.sandbox.ready()
             return facts_report(home.sandbox.facts, home.sandbox.selection)
         case "doctor":
-            return doctor_report(await examine(home.sandbox.manager.registry), details=options.details)
+            report = await examine(
+                home.sandbox.manager.registry, home.settings.providers, home.sandbox.policy, others=True
+            )
+            return doctor_report(report, details=options.details)
         case "outputs":
             return await _outputs(home, options.save, cell)
         case "grant":
@@ -152,14 +155,11 @@ def doctor_report(report: DoctorReport, *, details: bool = False) -> Report:
         marks = [MARKS[item.axes.get(axis.value)] if item.available else "·" for axis in _HEADS]
         network = MARKS[item.network_blocked] if item.available else "·"
         usable = "✓ yes" if item.meets_required else "? weaker" if item.available else "✗ no"
-        rows.append((item.provider_id, usable, *marks, network, item.safety_class or "·"))
-    heads = ("provider", "usable", *_HEADS.values(), "no network", "class")
-    note = (
-        "Cells can run with isolation 'required'." if report.usable else
-        "No provider meets isolation 'required': cells will not run until one of the remedies is applied."
-    )
+        used = "in use" if item.in_use else "" if item.in_chain else "not in your chain"
+        rows.append((item.provider_id, usable, *marks, network, item.safety_class or "·", used))
+    heads = ("provider", "usable", *_HEADS.values(), "no network", "class", "")
     title = f"agently-kernel {report.version} · Python {report.python} · {report.platform}"
-    tables = [Table(title, heads, tuple(rows), note)]
+    tables = [Table(title, heads, tuple(rows), conclusion(report))]
     reasons = tuple((p.provider_id, p.reason, p.remedy) for p in report.providers if p.reason or p.remedy)
     if reasons:
         tables.append(Table("What is missing", ("provider", "reason", "remedy"), reasons))

@@ -53,7 +53,9 @@ class PanelActions:
         """Return the doctor's report as text and as plain JSON."""
         from agently_kernel.doctor import examine, render
 
-        report = await self._kernel.on_main(examine(self._kernel.sandbox.manager.registry), 60.0)
+        sandbox = self._kernel.sandbox
+        work = examine(sandbox.manager.registry, sandbox.settings.providers, sandbox.policy, others=True)
+        report = await self._kernel.on_main(work, 60.0)
         return render(report), report.model_dump(mode="json")
 
     async def save_output(self, output: CollectedOutput, folder: str) -> str:

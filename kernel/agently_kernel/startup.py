@@ -11,7 +11,7 @@ from typing import Any
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.session_sandbox import SessionSandbox
 from agently_kernel.settings import KernelSettings, read_settings
-from agently_kernel.user_config import section_of
+from agently_kernel.user_config import BASE_TRAITS, section_of
 
 
 @dataclass(slots=True)
@@ -24,11 +24,6 @@ class Prepared:
     approval: PolicyApproval
     sandbox: SessionSandbox
     config: Mapping[str, Any] = field(default_factory=dict)
-
-
-BASE_TRAITS = ("debug_just_my_code", "filter_internal_frames", "stop_on_error_timeout", "_execute_sleep",
-               "_poll_interval", "_darwin_app_nap")
-"""Settings of ipykernel's base class, which it reads itself."""
 
 
 def prepare(config: Mapping[str, Any], faults: Sequence[str] = ()) -> Prepared:

@@ -15,6 +15,7 @@ from typing import Any
 
 from agently_kernel.contract.errors import SandboxLaunchError
 from agently_kernel.contract.isolation import Evidence, IsolationAxis
+from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement
 from agently_kernel.providers.base import LaunchRequest
 from agently_kernel.providers.docker import DockerExecutionResourceProvider, DockerPlan
 from agently_kernel.providers.docker_engine import EngineFacts
@@ -92,6 +93,20 @@ class GvisorExecutionResourceProvider(DockerExecutionResourceProvider):
 
     provider_id = PROVIDER_ID
     output_collection = "protocol"
+
+    async def plan(self, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy) -> DockerPlan:
+        """As for Docker; without an engine the remedy is another one, for gVisor itself needs none."""
+        try:
+            return await super().plan(requirement, policy)
+        except SandboxLaunchError as error:
+            if error.code != "execution_resource.docker_unavailable":
+                raise
+            remedy = (
+                "use the provider runsc, which is gVisor without an engine; or start the engine as for docker and "
+                f"register gVisor there: `sudo runsc install --runtime={DEFAULT_RUNTIME}`"
+            )
+            details = {**error.details, "remedy": remedy}
+            raise SandboxLaunchError(str(error), code=error.code, details=details) from error
 
     async def create_resource(self, plan: DockerPlan, request: LaunchRequest) -> SandboxResource:
         """Open a container under gVisor. Raises SandboxLaunchError when it is absent or not what runs."""

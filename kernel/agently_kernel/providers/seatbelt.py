@@ -57,6 +57,7 @@ class SeatbeltExecutionResourceProvider(SandboxProvider[SeatbeltPlan]):
     """Runs the guest under a generated profile. ``policy_program`` and ``system`` are seams for tests."""
 
     provider_id = PROVIDER_ID
+    platforms = ("darwin",)
     access_modes: tuple[AccessMode, ...] = ("snapshot",)
     policy_program = SANDBOX_EXEC
     system = sys.platform

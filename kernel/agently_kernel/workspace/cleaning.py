@@ -19,6 +19,7 @@ from pydantic import Field, ValidationError
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import AgentlyKernelError, WorkspaceError
+from agently_kernel.contract.words import counted
 from agently_kernel.workspace.areas import (
     OWNER_FILE,
     Owner,
@@ -33,6 +34,8 @@ from agently_kernel.workspace.store import META_FILE, TRACE_FILE, partial_files
 
 GRACE_SECONDS = 60.0
 """A folder without an owner's record may be one that is being made; it is left alone for this long."""
+
+FINISHED = "it holds what a finished session collected"
 
 CleaningHook = Callable[[], Iterable[str]]
 """Removes stale things of another kind (control groups …) and returns a sentence or path for each; may raise."""
@@ -64,14 +67,32 @@ class CleaningReport(Frozen):
         """What should have been removed and could not be."""
         return tuple(item for item in self.items if item.outcome == "failed")
 
-    def text(self) -> str:
-        """Return one line for each thing, or a sentence when there was nothing."""
+    def text(self, *, details: bool = False) -> str:
+        """Return what was done, in totals; what could not be removed, and with *details* everything, has its line."""
         words = {"removed": "removed", "would_remove": "would remove", "kept": "kept", "failed": "could not remove"}
         lines = [
             f"{words[item.outcome]} {item.path}: {item.reason}" + (f" ({item.bytes:,} bytes)" if item.bytes else "")
             for item in self.items
+            if details or item.outcome == "failed"
         ]
-        return "\n".join(lines) if lines else "Nothing is left over from earlier sessions."
+        gone = [item for item in self.items if item.outcome in ("removed", "would_remove")]
+        kept = [item for item in self.items if item.outcome == "kept"]
+        stores = [item for item in kept if item.reason == FINISHED]
+        if not self.items:
+            return "Nothing is left over from earlier sessions."
+        verb = "Would remove" if any(item.outcome == "would_remove" for item in gone) else "Removed"
+        lines.append(f"{verb} {_total(gone, 'leftover')} of sessions that have ended.")
+        if len(kept) > len(stores):
+            lines.append(f"Kept {_total([i for i in kept if i not in stores], 'folder')} in use, or used just now.")
+        if stores:
+            kept_of = _total(stores, "finished session")
+            lines.append(f"Kept what {kept_of} collected; `agently-kernel clean --all` removes that too.")
+        return "\n".join(lines)
+
+
+def _total(items: Sequence[CleanedItem], noun: str) -> str:
+    size = sum(item.bytes for item in items)
+    return counted(len(items), noun) + (f" ({size:,} bytes)" if size else "")
 
 
 def clean(
@@ -197,7 +218,7 @@ def _clean_store(folder: Path, wanted: bool, older_than: float, dry_run: bool) -
         reason = _why_kept(folder, owner, held, closed)
         if reason is None and not empty:
             if not wanted:
-                reason = "it holds what a finished session kept; ask for stores to be removed to remove it"
+                reason = FINISHED
             elif time.time() - last < older_than:
                 reason = "it was used recently"
         if reason is not None:

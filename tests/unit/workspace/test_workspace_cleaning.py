@@ -168,7 +168,12 @@ def test_stores_of_finished_sessions(tmp_path, places):
     assert not empty.store.path.exists()
     report = clean(**places)
     assert [(item.outcome, item.bytes > 5) for item in report.items] == [("kept", True)]
-    assert "it holds what a finished session kept" in report.text()
+    size = report.items[0].bytes
+    assert report.text().splitlines() == [
+        "Removed 0 leftovers of sessions that have ended.",
+        f"Kept what 1 finished session ({size:,} bytes) collected; `agently-kernel clean --all` removes that too.",
+    ]
+    assert report.text(details=True).startswith(f"kept {used.store.path}: it holds what a finished session collected (")
     assert [item.outcome for item in clean(remove_stores=True, **places).items] == ["removed"]
 
 
@@ -235,3 +240,14 @@ def test_trees_of_any_shape_can_be_removed(tmp_path):
     remove_tree(top)
     remove_tree(top)
     assert os.listdir(tmp_path) == []
+
+
+def test_a_cleaning_is_told_in_totals_and_each_thing_on_request(tmp_path, places):
+    for name in "abc":
+        plant(tmp_path, f"ws-{name}", pid=dead_pid())
+    would, did = clean(dry_run=True, **places), clean(**places)
+    assert would.text() == "Would remove 3 leftovers of sessions that have ended."
+    assert did.text() == "Removed 3 leftovers of sessions that have ended."
+    assert len(did.text(details=True).splitlines()) == 4
+    with make_workspace(tmp_path):
+        assert "in use, or used just now" in clean(**places).text()
