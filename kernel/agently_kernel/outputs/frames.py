@@ -4,11 +4,18 @@ There are two frames, one in the other, both sandboxed. A frame alone could navi
 data there: a content security policy does not govern where a document goes, only what it embeds. So the guest's
 document sits in an inner frame, and the policy of the outer document, which holds nothing of the guest, governs where
 the inner one may go.
+
+Peer connections (WebRTC) are the other way to the network that no content security policy covers. The interface is
+taken out of the inner document's window before the guest's markup is parsed. To get it back, script would need another
+window that it may run in, and the only one it could make is a frame with a ``srcdoc``: that attribute is a sink of
+Trusted Types, and so is every way of parsing HTML. The one policy that the document allows is ours, which spells the
+attribute differently.
 """
 
 from __future__ import annotations
 
 import html
+import json
 import re
 
 _CSP = (
@@ -17,11 +24,42 @@ _CSP = (
     "font-src data:{net}; media-src data: blob:{net}; connect-src data: blob:{net}; "
     "worker-src blob:; child-src {frames}; frame-src {frames}; object-src 'none'; base-uri 'none'; form-action 'none'"
 )
-# Peer connections are the one way to the network that no policy covers in today's browsers.
-_NO_PEERS = (
-    "for(const n of['RTCPeerConnection','webkitRTCPeerConnection','mozRTCPeerConnection','RTCDataChannel'])"
-    "try{delete window[n]}catch(e){}"
-)
+_TRUSTED_TYPES = "; require-trusted-types-for 'script'; trusted-types default"
+# What is called later is taken from the objects now, and hung on ours, because the guest may change the originals.
+_NO_PEERS = """
+(() => {
+  for (const name of ['RTCPeerConnection', 'webkitRTCPeerConnection', 'mozRTCPeerConnection', 'RTCDataChannel',
+      'XSLTProcessor']) try { delete window[name] } catch (e) {}
+  const types = window.trustedTypes, call = Reflect.apply, own = (object, key, value) =>
+    Object.defineProperty(object, key, {value});
+  if (!types) return;
+  const plain = (source, flags) => {
+    const pattern = new RegExp(source, flags);
+    for (const key of ['exec', 'test', Symbol.replace]) own(pattern, key, RegExp.prototype[key]);
+    for (const key of ['flags', 'global', 'unicode', 'unicodeSets', 'sticky']) own(pattern, key, pattern[key]);
+    return pattern;
+  };
+  const word = plain('srcdoc', 'gi'), start = plain('s(?:r(?:c(?:do?)?)?)?$', 'i');
+  const replace = String.prototype.replace;
+  types.createPolicy('default', {
+    createHTML: (markup, type, sink) => {
+      if (sink === 'HTMLIFrameElement srcdoc') return '';
+      const renamed = call(replace, markup, [word, '$&_']);
+      const cut = sink === 'Document write' || sink === 'Document writeln';
+      return cut && call(start.exec, start, [renamed]) ? renamed + '<!---->' : renamed;  // the next call may go on
+    },
+    createScript: (script, type, sink) => sink === 'Location href' ? null : script,
+    createScriptURL: address => address,
+  });
+  delete window.trustedTypes;
+  const request = XMLHttpRequest.prototype, kind = Object.getOwnPropertyDescriptor(request, 'responseType');
+  Object.defineProperty(request, 'responseXML', {get: () => null});
+  Object.defineProperty(request, 'responseType', {get: kind.get, set(value) {
+    value = '' + value;
+    if (value !== 'document') call(kind.set, this, [value]);
+  }});
+})()
+"""
 _REPORT = (
     "addEventListener('load',()=>{const b=document.body,say=()=>parent.postMessage({type:'agently.frame.height',"
     "height:Math.ceil(Math.max(b.scrollHeight,b.offsetHeight))},'*');say();new ResizeObserver(say).observe(b)})"
@@ -36,6 +74,7 @@ _OUTER_STYLE = (
 )
 _INNER_OPEN = '<iframe sandbox="allow-scripts" referrerpolicy="no-referrer" srcdoc="'
 _INNER_CLOSE = '"></iframe>'
+_MOST_LONE = 64 * 1024**2
 _HEIGHT = re.compile(r"height[\"']?\s{0,4}[:=]\s{0,4}[\"']?(\d{2,4})(?:px|\b)(?!%)")
 _OPEN = (
     '<iframe sandbox="allow-scripts" class="agently-frame" title="Output of sandboxed code" '
@@ -45,26 +84,54 @@ _OPEN = (
 _OWN_FRAME = re.compile(re.escape(_OPEN).replace(r"\{\}", r"(\d{1,4})") + '([^"<>]*)' + re.escape(_INNER_CLOSE))
 
 
-def policy_meta(network_allowed: bool) -> str:
+_LONE_FRAME = re.compile(
+    r"(?:\s*<(?:div|span)\b[^<>]*>)*[^<>]*(?:</span>)?\s*"
+    r"<iframe\b[^<>]*?\ssrcdoc=(?:\"([^\"]*)\"|'([^']*)')[^<>]*>[^<>]*</iframe>(?:\s*</(?:div|span)>)*\s*",
+    re.IGNORECASE,
+)
+
+
+def policy_meta(network_allowed: bool, more: str = "") -> str:
     """Return the ``<meta>`` element with the content security policy that comes first in both documents.
 
     With network, only https is reachable: never a server on the user's own machine that speaks plain http.
     """
     net = " https: wss:" if network_allowed else ""
     nested = "https:" if network_allowed else "'none'"
-    return f'<meta http-equiv="Content-Security-Policy" content="{_CSP.format(net=net, frames=nested)}">'
+    return f'<meta http-equiv="Content-Security-Policy" content="{_CSP.format(net=net, frames=nested)}{more}">'
 
 
-def _start(network_allowed: bool, script: str, more: str = "") -> str:
-    return f'<!DOCTYPE html>{policy_meta(network_allowed)}<meta charset="utf-8">{more}<script>{script}</script>'
+def _start(policy: str, script: str, more: str = "") -> str:
+    return f'<!DOCTYPE html>{policy}<meta charset="utf-8">{more}<script>{script}</script>'
 
 
-def _inner_start(network_allowed: bool) -> str:
-    return _start(network_allowed, _REPORT if network_allowed else _NO_PEERS + ";" + _REPORT)
+_GUARDED_START = _start(policy_meta(False, _TRUSTED_TYPES), _NO_PEERS + ";" + _REPORT) + "<script>document.write("
+_GUARDED_END = ")</script>"
+_NETWORK_START = _start(policy_meta(True), _REPORT)
+
+
+def _inner(markup: str, network_allowed: bool) -> str:
+    """Return the inner document. Without network the markup, too, passes the policy on what may be parsed."""
+    if network_allowed:
+        return _NETWORK_START + markup
+    return _GUARDED_START + json.dumps(markup).replace("<", "\\u003c") + _GUARDED_END
+
+
+def _markup_of(inner: str, network_allowed: bool) -> str | None:
+    """Undo :func:`_inner`; None for what it did not make."""
+    if network_allowed:
+        return inner[len(_NETWORK_START) :] if inner.startswith(_NETWORK_START) else None
+    if not inner.startswith(_GUARDED_START) or not inner.endswith(_GUARDED_END):
+        return None
+    try:
+        markup = json.loads(inner[len(_GUARDED_START) : -len(_GUARDED_END)])
+    except ValueError:
+        return None
+    return markup if isinstance(markup, str) else None
 
 
 def _outer_start(network_allowed: bool) -> str:
-    return _start(network_allowed, _RELAY, _OUTER_STYLE) + _INNER_OPEN
+    return _start(policy_meta(network_allowed), _RELAY, _OUTER_STYLE) + _INNER_OPEN
 
 
 def frame_height(markup: str) -> int:
@@ -86,20 +153,23 @@ def frame(markup: str, *, network_allowed: bool = False) -> str:
         guest = _guest_markup(html.unescape(match[2]), network_allowed)
         if guest is not None and _build(guest, network_allowed, int(match[1])) == markup:
             return markup
-    return _build(markup, network_allowed, frame_height(markup))
+    height = frame_height(markup)
+    lone = _LONE_FRAME.fullmatch(markup) if len(markup) < _MOST_LONE else None
+    if lone is not None:  # a page in a frame of its own (maps, reports): it gets ours instead
+        markup = html.unescape(lone[1] or lone[2] or "")
+    return _build(markup, network_allowed, height)
 
 
 def _guest_markup(outer: str, network_allowed: bool) -> str | None:
     """Return what :func:`_build` was given, from the outer document that it made; None for any other document."""
-    start, inner_start = _outer_start(network_allowed), _inner_start(network_allowed)
+    start = _outer_start(network_allowed)
     if not outer.startswith(start) or not outer.endswith(_INNER_CLOSE):
         return None
-    inner = html.unescape(outer[len(start) : -len(_INNER_CLOSE)])
-    return inner[len(inner_start) :] if inner.startswith(inner_start) else None
+    return _markup_of(html.unescape(outer[len(start) : -len(_INNER_CLOSE)]), network_allowed)
 
 
 def _build(markup: str, network_allowed: bool, height: int) -> str:
-    inner = (_inner_start(network_allowed) + markup).replace("&", "&amp;").replace('"', "&quot;")
+    inner = _inner(markup, network_allowed).replace("&", "&amp;").replace('"', "&quot;")
     source = html.escape(f"{_outer_start(network_allowed)}{inner}{_INNER_CLOSE}", quote=True)
     # Written as an entity, the one word that would undo a frame stands nowhere in its source.
     source = re.sub("(allow-same-origi)(n)", lambda m: f"{m[1]}&#{ord(m[2])};", source, flags=re.IGNORECASE)

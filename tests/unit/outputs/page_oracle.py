@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 from html.parser import HTMLParser
 
@@ -83,7 +84,10 @@ FRAME = re.compile(r'<iframe sandbox="allow-scripts" [^<>]*srcdoc="([^"<>]*)"></
 
 
 def framed(markup: str) -> tuple[str, str] | None:
-    """Return the outer and the inner document of an output that is one frame in a frame, else None."""
+    """Return the outer and the inner document of an output that is one frame in a frame, else None.
+
+    What the inner document writes into itself stands in it as the markup that it is.
+    """
     match = FRAME.fullmatch(markup)
     if match is None:
         return None
@@ -97,4 +101,7 @@ def framed(markup: str) -> tuple[str, str] | None:
     if not outer.startswith(start) or inside is None:
         return None
     inner = html.unescape(inside[1])
+    written = re.fullmatch(r"(.*</script>)<script>document\.write\((\"[^<]*\")\)</script>", inner, re.S)
+    if written is not None:
+        inner = written[1] + json.loads(written[2])
     return (outer, inner) if inner.startswith(start) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import html
 import io
 import re
 import time
@@ -107,7 +108,8 @@ def test_hostile_html_reaches_the_page_only_framed_or_cleaned(vector: str, polic
         assert found == []
     else:
         assert policy is OutputPolicy.FRAMED
-        assert documents[1].endswith(vector)
+        lone = re.fullmatch(r"<iframe srcdoc='([^']*)'></iframe>", vector)  # its page gets our frame instead
+        assert documents[1].endswith(html.unescape(lone[1]) if lone else vector)
         assert "allow-same-origin" not in shown
 
 
@@ -124,7 +126,8 @@ def test_active_html_is_framed_and_static_keeps_its_text(vector: str) -> None:
 def test_frame_holds_the_guest_in_an_inner_document_under_a_policy_that_loads_nothing() -> None:
     documents = framed(frame("<script>1</script>"))
     assert documents is not None
-    for document in documents:
+    guard = {"require-trusted-types-for": "'script'", "trusted-types": "default"}  # of the guest's own document
+    for document, more in zip(documents, ({}, guard), strict=True):
         policy = re.match(r'<!DOCTYPE html><meta http-equiv="Content-Security-Policy" content="([^"]*)">', document)
         assert policy is not None
         directives = dict(d.strip().split(" ", 1) for d in policy[1].split(";"))
@@ -142,6 +145,7 @@ def test_frame_holds_the_guest_in_an_inner_document_under_a_policy_that_loads_no
             "object-src": "'none'",
             "base-uri": "'none'",
             "form-action": "'none'",
+            **more,
         }
 
 
@@ -167,7 +171,27 @@ def test_frame_that_only_resembles_ours_is_framed_again(change: tuple[str, str])
     shown = bundle({"text/html": forged}).data["text/html"]
     documents = framed(shown)
     assert shown != forged
-    assert documents is not None and documents[1].endswith(forged)
+    (page,) = re.findall('srcdoc="([^"]*)"', forged)
+    assert documents is not None and documents[1].endswith(html.unescape(page))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        '<iframe srcdoc="{}"></iframe>',
+        "<iframe width='100%' height='400' srcdoc='{}' frameborder=0 allowfullscreen></iframe>\n",
+        '<div style="width:100%;"><div style="position:relative;height:0;"><span style="color:#565656">Make this '
+        'Notebook Trusted to load map</span><iframe srcdoc="{}" style="position:absolute" allowfullscreen></iframe>'
+        "</div></div>",
+    ],
+)
+def test_a_page_in_a_frame_of_its_own_gets_ours_instead(source: str) -> None:
+    page = "<!DOCTYPE html><html><body><div id=\"m\">It's & <b>big</b></div><script>m.x = '1'</script></body></html>"
+    documents = framed(frame(source.format(html.escape(page))))
+    assert documents is not None and documents[1].endswith("</script>" + page)
+    two = source.format(html.escape(page)) + "<script>1</script>"
+    documents = framed(frame(two))
+    assert documents is not None and documents[1].endswith("</script>" + two)
 
 
 @pytest.mark.parametrize(
