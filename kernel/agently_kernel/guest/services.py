@@ -9,9 +9,9 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 from . import bundles, wire
 from .sources import Sources
 from .streams import Router, text_of
+from .tracebacks import shortened_error
 
 MAX_PROMPT = 4096
-MAX_TRACEBACK_LINES = 2000
 SMALL_RESULT = 65536
 
 
@@ -109,10 +109,7 @@ class Services:
 
     def error(self, name: str, value: str, traceback: List[str]) -> None:
         """Show an exception as the cell's error."""
-        if len(traceback) > MAX_TRACEBACK_LINES:
-            half = MAX_TRACEBACK_LINES // 2
-            traceback = traceback[:half] + ["... %d lines ..." % (len(traceback) - 2 * half)] + traceback[-half:]
-        content = {"ename": name, "evalue": value, "traceback": traceback}
+        content = shortened_error(name, value, traceback)
         self._show({"op": "error", "cell": self.router.owner()}, bundles.dumps(content))
 
     # -- input ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import subprocess
 import sys
 import types
 import warnings
-from typing import Any, Callable, Coroutine, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
 
 import IPython
 from IPython.core import page
@@ -30,9 +30,10 @@ from .facade import KernelFacade, announce
 from .history import History
 from .kernel_magics import register
 from .services import Outcome, Request, Services
-from .shell import Engine
+from .shell import Awaiting, Engine
+from .stops import run_child
 from .streams import text_of
-from .tracebacks import OWN_FOLDER, lines_of
+from .tracebacks import OWN_FOLDER, lines_of, shortened_error
 
 MOST_CELLS = 100_000
 MOST_NAME = 255
@@ -135,14 +136,9 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     def system_piped(self, cmd: str) -> None:
         """Run a shell command; its output is that of descriptors 1 and 2 and shows as it comes."""
         command = self.var_expand(cmd, depth=1)
-        process = subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL"))
-        try:
-            code = process.wait()
-        except KeyboardInterrupt:
-            code = process.wait()  # the Stop reached it as well
-            if code == 0:
-                raise
-        self.user_ns["_exit_code"] = code
+        self.user_ns["_exit_code"] = run_child(
+            lambda: subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL"))
+        )
 
     system = system_piped
 
@@ -179,10 +175,12 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> Dict[str, Any]:
         """What %history keeps of an error: the lines that were shown, instead of making them a second time."""
-        return {
-            "ename": type(exception).__name__, "evalue": text_of(exception, ""),
-            "traceback": list(self.shown_error or []),
-        }
+        return shortened_error(type(exception).__name__, text_of(exception, ""), list(self.shown_error or []))
+
+    def _user_obj_error(self) -> Dict[str, Any]:
+        """What a user expression that raised replies."""
+        error = super()._user_obj_error()
+        return dict(error, **shortened_error(error["ename"], text_of(error["evalue"], ""), list(error["traceback"])))
 
     def get_parent(self) -> Dict[str, Any]:
         """Return the header of the request that the calling code belongs to, as far as libraries ask for it."""
@@ -241,7 +239,7 @@ class IPythonEngine(Engine):
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
-    def execute(self, source: str, request: Request) -> Union[Outcome, Coroutine[Any, Any, Outcome]]:
+    def execute(self, source: str, request: Request) -> Union[Outcome, Awaiting]:
         shell = self.shell
         shell.stopped = False
         shell.shown_error = None
@@ -258,7 +256,7 @@ class IPythonEngine(Engine):
         except Exception:
             transformed, problem = source, sys.exc_info()
         if shell.should_run_async(source, transformed_cell=transformed, preprocessing_exc_tuple=problem):
-            return self._awaiting(source, request, transformed, problem)
+            return lambda: self._awaiting(source, request, transformed, problem)
         result = shell.run_cell(source, store_history=request.store_history, silent=request.silent)
         return self._outcome(result, request)
 
