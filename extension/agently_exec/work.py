@@ -12,7 +12,7 @@ from agently_exec.home import Home
 from agently_exec.options import EXEC, ISOLATION, NOTHING_RUN, ExecOptions
 from agently_exec.tables import amount
 from agently_kernel.contract.bundle import CodeExecutionFile, CodeExecutionRequest, ExecutionForm
-from agently_kernel.contract.errors import ConfigurationError
+from agently_kernel.contract.errors import ConfigurationError, reasons
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderCandidate
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
@@ -75,8 +75,7 @@ def _request(
             options=settings,
         )
     except ValidationError as error:
-        reasons = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors(include_url=False)]
-        raise ConfigurationError(f"{EXEC}: {'; '.join(reasons)}. {NOTHING_RUN}") from error
+        raise ConfigurationError(f"{EXEC}: {reasons(error)}. {NOTHING_RUN}") from error
 
 
 async def _requirement(home: Home, options: ExecOptions, cell: str) -> ExecutionResourceRequirement:

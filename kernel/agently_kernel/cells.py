@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
-from agently_kernel.contract.errors import AgentlyKernelError
+from agently_kernel.contract.errors import AgentlyKernelError, reasons
 from agently_kernel.contract.resource import ExecutionResourceRequirement
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
@@ -100,8 +100,7 @@ class CellRunner:
                 for sentence in misplaced():
                     kernel.screen.note(cell, sentence)
         except ValidationError as error:
-            reasons = [str(item["msg"]).removeprefix("Value error, ") for item in error.errors(include_url=False)]
-            return self.failed(cell, "ValueError", "; ".join(reasons))
+            return self.failed(cell, "ValueError", f"{reasons(error)}. Nothing was run.")
         except AgentlyKernelError as error:
             return self.failed(cell, type(error).__name__, str(error))
         except Exception as error:

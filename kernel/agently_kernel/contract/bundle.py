@@ -85,7 +85,7 @@ class CodeExecutionFile(Frozen):
     @model_validator(mode="after")
     def _digest(self) -> CodeExecutionFile:
         if len(self.content) > MAX_FILE_BYTES:
-            raise ValueError(f"bundle file {self.path!r} has {len(self.content)} bytes; the limit is {MAX_FILE_BYTES}")
+            raise ValueError(f"{self.path!r} has {len(self.content)} bytes; the limit is {MAX_FILE_BYTES} bytes a file")
         actual = sha256_digest(self.content)
         if self.sha256 and self.sha256 != actual:
             raise ValueError(f"bundle file {self.path!r} does not have the digest that was given for it")

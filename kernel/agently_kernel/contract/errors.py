@@ -6,6 +6,8 @@ import errno
 from collections.abc import Mapping
 from types import MappingProxyType
 
+from pydantic import ValidationError
+
 _ADVICE = {
     **dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "make room on the file system that it lies on"),
     **dict.fromkeys((errno.ENOENT, errno.ENOTDIR), "the folder has gone; restart the kernel"),
@@ -24,6 +26,14 @@ def os_reason(error: OSError) -> str:
     why = error.strerror or str(error) or type(error).__name__
     advice = _ADVICE.get(error.errno or 0, "check the folder's file system and permissions")
     return f"{why}; {advice}"
+
+
+def reasons(error: ValueError) -> str:
+    """Return why a value was refused, in the words of whoever wrote the rule: no class names, no addresses."""
+    if not isinstance(error, ValidationError):
+        return str(error)
+    faults = error.errors(include_url=False, include_input=False, include_context=False)
+    return "; ".join(str(item["msg"]).removeprefix("Value error, ") for item in faults)
 
 
 class AgentlyKernelError(Exception):

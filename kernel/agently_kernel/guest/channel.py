@@ -69,6 +69,7 @@ class Channel:
         self._counter = counter
         self._sent = 0
         self._held: List[bytes] = []
+        self._unfenced = 0  # frames up to this number are not waited for any more
         self._pid = os.getpid()
 
     @property
@@ -83,8 +84,8 @@ class Channel:
         """
         if not self.open:
             raise ChannelClosed("a forked child has no channel")
-        frame = wire.encode(header, payload)
         with self.lock:
+            frame = wire.encode(dict(header, n=self._sent + len(self._held) + 1), payload)
             if hold:
                 self._held.append(frame)
             else:
@@ -119,15 +120,16 @@ class Channel:
             with self.lock, contextlib.suppress(ChannelClosed):
                 if self._held:
                     self._write()
-        if self.relayed() >= self._sent:
+        sent = self._sent
+        if sent <= self._unfenced or self.relayed() >= sent:
             return
         deadline = time.monotonic() + seconds
         turns = 0
-        while self.relayed() < self._sent and time.monotonic() < deadline:
+        while self.relayed() < sent and time.monotonic() < deadline:
             time.sleep(0.0 if turns < 50 else 0.00005 if turns < 500 else 0.002)
             turns += 1
-        if self.relayed() < self._sent:
-            self._sent = self.relayed()  # never again wait for what did not come
+        if self.relayed() < sent:
+            self._unfenced = sent  # never again wait for what did not come
 
     def frames(self) -> Iterator[Tuple[Dict[str, Any], bytes]]:
         """Yield the frames that init sends, until it is gone. Raises wire.WireError."""

@@ -11,7 +11,7 @@ import resource
 import select
 import signal
 import socket
-from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 PIPE_BYTES = 1024 * 1024
 PRIVATE_FD = 100
@@ -86,8 +86,8 @@ def _start_error(error: OSError) -> StartError:
     return StartError("no process could be started: %s" % error)
 
 
-def fork_interpreter(abandon: Callable[[], None]) -> Tuple[Optional[InterpreterEnds], Optional[ChildEnds]]:
-    """Fork. Return (ends, None) in init, (None, ends) in the child, which holds no other descriptor above 2 then.
+def fork_interpreter(abandon: Callable[[], None]) -> Union[InterpreterEnds, ChildEnds]:
+    """Fork. Return InterpreterEnds in init, ChildEnds in the child, which holds no other descriptor above 2 then.
 
     *abandon* is called in the child while init's descriptors are still open, so that no object of init's closes a
     number that is used anew later. The child leads its own session and process group; its descriptors 1 and 2 are
@@ -117,11 +117,11 @@ def fork_interpreter(abandon: Callable[[], None]) -> Tuple[Optional[InterpreterE
         for end in (ours, theirs):
             end.close()
         close_all(fd for fd in open_descriptors() if fd > 2 and fd != channel)
-        return None, ChildEnds(channel, counter)
+        return ChildEnds(channel, counter)
     theirs.close()
     close_all((out_w, err_w))
     ours.setblocking(False)
-    return InterpreterEnds(pid, ours, out, err, counter), None
+    return InterpreterEnds(pid, ours, out, err, counter)
 
 
 def open_descriptors() -> List[int]:

@@ -10,11 +10,15 @@ import os
 import queue
 import sys
 import threading
+import time
 from typing import Any, Optional, Set, Tuple
 
 from .streams import Router
 
 MOST_QUESTIONS = 64
+ANSWER_SECONDS = 3600.0
+"""How long a file is waited for: longer than any person is asked, so that a host which never answers holds no cell for
+ever. The call then goes on as if nobody had the file."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 
 
@@ -24,7 +28,7 @@ class Needs:
     def __init__(self, router: Router, root: str) -> None:
         self._router = router
         self._root = root.rstrip("/") + "/"
-        self._answers: "queue.SimpleQueue[bool]" = queue.SimpleQueue()
+        self._answers: "queue.SimpleQueue[Tuple[str, bool]]" = queue.SimpleQueue()
         self._cell = ""
         self._asked: Set[str] = set()
 
@@ -44,9 +48,9 @@ class Needs:
         if threading.current_thread() is threading.main_thread():
             self._opening(path, os.O_RDONLY)
 
-    def answer(self, ok: bool) -> None:
+    def answer(self, path: str, ok: bool) -> None:
         """Deliver the host's answer. Called by the reader thread."""
-        self._answers.put(ok)
+        self._answers.put((path, ok))
 
     def _opening(self, path: Any, flags: Any) -> None:
         cell = self._router.running
@@ -60,10 +64,13 @@ class Needs:
         if name in self._asked or len(self._asked) >= MOST_QUESTIONS:
             return
         self._asked.add(name)
-        while not self._answers.empty():
-            self._answers.get()  # the answer to a question that was interrupted
         self._router.send({"op": "need", "cell": cell, "path": name})
-        self._answers.get()
+        end = time.monotonic() + ANSWER_SECONDS
+        try:  # a Stop breaks in here as it does in any other wait
+            while self._answers.get(timeout=max(0.0, end - time.monotonic()))[0] != name:
+                continue  # the answer to a question that a Stop has ended
+        except queue.Empty:
+            pass
 
     def _name(self, path: str) -> Optional[str]:
         """Return the name below the working folder that *path* means and that is missing, else None."""

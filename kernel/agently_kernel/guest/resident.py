@@ -8,7 +8,7 @@ import signal
 import struct
 import time
 from collections import deque
-from typing import Any, Deque, Dict, Optional
+from typing import Any, Deque, Dict, Optional, Set
 
 from . import children, wire
 from .turns import Turns, how_it_ended
@@ -17,7 +17,7 @@ INBOX_BYTES = 32 * 1024 * 1024
 HALF_FRAME_SECONDS = 10.0
 READ_BYTES = 256 * 1024
 _COUNTER = struct.Struct("=Q")
-_INSIDE = dict(wire.FROM_INTERPRETER, ready=wire.READY, busy=wire.BUSY)
+_QUESTIONS = frozenset(("complete", "inspect", "is_complete", "history"))
 
 
 class BecomeInterpreter(BaseException):
@@ -47,11 +47,12 @@ class Interpreter:
         self.out = ends.out
         self.err = ends.err
         self.counter = ends.counter
-        self.decoder = wire.Decoder(_INSIDE)
+        self.decoder = wire.Decoder(wire.INSIDE)
         self.relayed = 0
         self.inbox: Deque[memoryview] = deque()
         self.inbox_size = 0
-        self.waiting = 0  # cells passed on whose `done` has not come
+        self.cells: Deque[str] = deque()  # cells passed on whose `done` has not come, the next one first
+        self.questions: Set[int] = set()  # requests passed on whose `reply` has not come
         self.busy = False
         self.cell = ""  # the cell that bytes on descriptors 1 and 2 belong to
         self.interrupt = False  # Stop came between `execute` and `busy`
@@ -77,13 +78,12 @@ class Resident:
         """Fork a new interpreter; there must be none. Raises BecomeInterpreter in the child."""
         frame = {"op": "interpreter", "generation": generation}
         try:
-            ends, child = children.fork_interpreter(self._turns.selector.close)
+            ends = children.fork_interpreter(self._turns.selector.close)
         except children.StartError as error:
             self._turns.writer.frame(dict(frame, state="exited", reason=str(error)))
             return
-        if child is not None:
-            raise BecomeInterpreter(Start(child, self._config))
-        assert ends is not None
+        if isinstance(ends, children.ChildEnds):
+            raise BecomeInterpreter(Start(ends, self._config))
         self._now = Interpreter(generation, ends)
         self._watch()
         for fd in (ends.out, ends.err):
@@ -98,10 +98,12 @@ class Resident:
         if now is None or now.condemned:
             return
         if header["op"] == "execute":
-            if not now.waiting:
+            if not now.cells:
                 self.drain()  # what anybody writes to 1 and 2 from here on belongs to this cell
                 now.cell = header["cell"]
-            now.waiting += 1
+            now.cells.append(header["cell"])
+        elif header["op"] in _QUESTIONS:
+            now.questions.add(header["request"])
         frame = wire.encode(header, payload)
         now.inbox.append(memoryview(frame))
         now.inbox_size += len(frame)
@@ -138,7 +140,7 @@ class Resident:
             return
         if now.busy:
             self._signal(now)
-        elif now.waiting:
+        elif now.cells:
             now.interrupt = True
 
     @staticmethod
@@ -204,9 +206,13 @@ class Resident:
             return
         for header, payload in frames:
             self.drain()
+            op = header["op"]
+            reason = self._out_of_turn(now, header)
+            if reason:
+                self._violated(reason)
+                return
             now.relayed += 1
             _COUNTER.pack_into(now.counter, 0, now.relayed)
-            op = header["op"]
             if op == "ready":
                 header = {
                     "op": "interpreter", "generation": now.generation, "state": "ready", "pid": now.pid,
@@ -220,10 +226,28 @@ class Resident:
                 continue
             elif op == "done":
                 now.busy = False
-                now.waiting = max(0, now.waiting - 1)
+                now.cells.popleft()
+            elif op == "reply":
+                now.questions.discard(header["request"])
             elif op == "text" and not payload:
                 continue  # only there to have the pipes emptied
             self._turns.writer.frame(header, payload)
+
+    @staticmethod
+    def _out_of_turn(now: Interpreter, header: Dict[str, Any]) -> str:
+        """Take the frame's number off, and return why an honest interpreter would not send it now, else nothing."""
+        op, number = header["op"], header.pop("n")
+        if number != now.relayed + 1:
+            return "message %d came where %d was due: something else wrote to the interpreter's channel" % (
+                number, now.relayed + 1
+            )
+        if op in ("busy", "done") and (not now.cells or header["cell"] != now.cells[0]):
+            return "it said that a cell %s which was not to run now" % ("began" if op == "busy" else "ended")
+        if op == "busy" and now.busy:
+            return "it said twice that a cell began"
+        if op == "reply" and header["request"] not in now.questions:
+            return "it answered a question that was not put, or not any more"
+        return ""
 
     def drain(self) -> None:
         """Pass on what the interpreter's pipes hold at this moment, standard output first."""
@@ -251,7 +275,8 @@ class Resident:
         """The interpreter was reaped: pass on what is whole of its last words, tell its end. Half a frame is
         dropped."""
         now = self._now
-        assert now is not None
+        if now is None:
+            return
         while not now.condemned:
             try:
                 data = now.sock.recv(READ_BYTES)

@@ -28,7 +28,7 @@ from . import bundles
 from .asyncrun import allow_nested_run
 from .channel import Channel, ChannelClosed
 from .needs import Needs
-from .patience import patience
+from .patience import Patience
 from .services import Outcome, Request, Services
 from .sources import Sources
 from .streams import Router, text_of
@@ -37,6 +37,8 @@ from .vital import VitalBuiltins
 LOWEST_PRIVATE_FD = 64
 COMM_PATIENCE_SECONDS = 0.02
 Frame = Tuple[Dict[str, Any], bytes]
+Awaiting = Callable[[], Coroutine[Any, Any, Outcome]]
+"""Called when nothing can break in any more: a coroutine that was made and not begun is complained about."""
 
 
 class Engine(abc.ABC):
@@ -46,8 +48,8 @@ class Engine(abc.ABC):
     info: Dict[str, Any] = {}
 
     @abc.abstractmethod
-    def execute(self, source: str, request: Request) -> Union[Outcome, Coroutine[Any, Any, Outcome]]:
-        """Run a cell; a coroutine for one that awaits. Errors are shown through the services."""
+    def execute(self, source: str, request: Request) -> Union[Outcome, Awaiting]:
+        """Run a cell; what makes the coroutine of one that awaits. Errors are shown through the services."""
 
     @abc.abstractmethod
     def stopped(self) -> None:
@@ -86,6 +88,7 @@ class Shell:
         self._services = services
         self._engine = engine
         self._vital = VitalBuiltins()
+        self._patience = Patience()
         services.repair = self._put_back
         self._context = contextvars.copy_context()
         self._loop = _private_loop()
@@ -125,7 +128,9 @@ class Shell:
                 elif op == "input_refused":
                     self._services.answer(None, header["reason"])
                 elif op == "need_reply":
-                    self._needs.answer(header["ok"])
+                    self._needs.answer(header["path"], header["ok"])
+                elif op == "give_up":
+                    self._patience.give_up(header["request"])
                 elif op == "comm":
                     self._comms.append((header, payload))
                     self._comm_arrived.set()
@@ -157,7 +162,7 @@ class Shell:
     def _answer(self, header: Dict[str, Any], function: Callable[..., Dict[str, Any]], *args: Any) -> None:
         """Reply to a request whatever the user's objects do meanwhile."""
         try:
-            with patience():
+            with self._patience.question(header["request"]):
                 content = self._context.copy().run(function, *args)
         except BaseException as error:
             content = {"status": "error", "ename": type(error).__name__, "evalue": text_of(error, ""), "traceback": []}
@@ -210,11 +215,14 @@ class Shell:
         if outcome is not None:
             self._finish(request, outcome)
 
-    def _start_task(self, coroutine: Coroutine[Any, Any, Outcome], request: Request) -> None:
+    def _start_task(self, awaiting: Awaiting, request: Request) -> None:
         self._stops = 0
         signal.signal(signal.SIGINT, self._stop_task)
         extra: Dict[str, Any] = {"context": self._context} if sys.version_info >= (3, 11) else {}
-        self._task = task = self._loop.create_task(coroutine, **extra)
+        self._task = task = self._loop.create_task(awaiting(), **extra)
+        if self._stops:  # it came before there was anything to cancel
+            self._engine.stopped()
+            task.cancel()
 
         def ended(_: Any) -> None:
             _disarm()

@@ -18,13 +18,13 @@ import os
 import re
 import sys
 import types
-from typing import Any, Coroutine, Dict, List, Optional, Tuple, Union
+from typing import Any, Dict, List, Optional, Tuple, Union
 
 from .history import History
 from .services import Outcome, Request, Services
-from .shell import Engine
+from .shell import Awaiting, Engine
 from .streams import text_of
-from .tracebacks import OWN_FOLDER, lines_of
+from .tracebacks import OWN_FOLDER, lines_of, shortened_error
 
 _REPRESENTATIONS = (
     ("_repr_html_", "text/html"), ("_repr_markdown_", "text/markdown"), ("_repr_svg_", "image/svg+xml"),
@@ -104,7 +104,7 @@ class PlainEngine(Engine):
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
-    def execute(self, source: str, request: Request) -> Union[Outcome, Coroutine[Any, Any, Outcome]]:
+    def execute(self, source: str, request: Request) -> Union[Outcome, Awaiting]:
         self._stopped, self._silent = False, request.silent
         if request.execution_count is not None:
             self._count = request.execution_count
@@ -119,7 +119,7 @@ class PlainEngine(Engine):
             self._show_error(error)
             return Outcome(False, self._reply(request, False))
         if any(code.co_flags & inspect.CO_COROUTINE for code, _ in parts):
-            return self._awaiting(parts, request)
+            return lambda: self._awaiting(parts, request)
         try:
             for code, is_value in parts:
                 result = eval(code, self.namespace)
@@ -173,10 +173,8 @@ class PlainEngine(Engine):
                 data, metadata = rich_bundle(eval(expression, self.namespace))
                 expressions[name] = {"status": "ok", "data": data, "metadata": metadata}
             except BaseException as error:
-                expressions[name] = {
-                    "status": "error", "ename": type(error).__name__, "evalue": text_of(error, ""),
-                    "traceback": self._format(error),
-                }
+                shown = shortened_error(type(error).__name__, text_of(error, ""), self._format(error))
+                expressions[name] = dict(shown, status="error")
         return {"execution_count": self._count, "user_expressions": expressions, "payload": []}
 
     def _show_error(self, error: BaseException) -> None:

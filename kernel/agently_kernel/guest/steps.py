@@ -74,13 +74,12 @@ class Steps:
         for fd in (step.out, step.err):
             self._turns.add_source(fd, lambda: self._drain(step))
         if feed is not None:
-            self._turns.watch(feed, selectors.EVENT_WRITE, lambda: self._feed(step))
+            self._turns.watch(feed, selectors.EVENT_WRITE, lambda: self._feed(step, feed))
         return step
 
-    def _feed(self, step: Step) -> None:
-        assert step.feed is not None
+    def _feed(self, step: Step, feed: int) -> None:
         try:
-            step.stdin = step.stdin[os.write(step.feed, step.stdin) :]
+            step.stdin = step.stdin[os.write(feed, step.stdin) :]
         except BlockingIOError:
             return
         except OSError:

@@ -96,7 +96,8 @@ TO_INTERPRETER = {
     "history": Message({"request": _N, "query": Field(dict)}),
     "input_reply": Message({"cell": Field(str, True, 256)}, 1024 * 1024),  # payload: the line, UTF-8
     "input_refused": Message({"cell": Field(str, True, 256), "reason": _S}),
-    "need_reply": Message({"cell": Field(str, True, 256), "ok": Field(bool)}),
+    "need_reply": Message({"cell": Field(str, True, 256), "path": _S, "ok": Field(bool)}),
+    "give_up": Message({"request": _N}),  # nobody waits for the answer of a complete, inspect… any more: end it
     "comm": _COMM,
     "exit": Message({}),  # run exit handlers and end
 }
@@ -144,6 +145,12 @@ FROM_INTERPRETER = {
 # a Stop reaches this cell from now on.
 READY = Message({"mode": Field(str, True, 16, ("ipython", "plain")), "info": Field(dict)})
 BUSY = Message({"cell": Field(str, True, 256)})
+# Between those two every frame is numbered from 1 without a gap (`n`, taken off by init), because the interpreter
+# counts on init's word of how far it has come: a frame that a cell writes by itself would shift text to another cell.
+INSIDE = {
+    op: Message({**message.fields, "n": _N}, message.payload)
+    for op, message in {**FROM_INTERPRETER, "ready": READY, "busy": BUSY}.items()
+}
 TO_GUEST = {**TO_INIT, **TO_INTERPRETER}
 FROM_GUEST = {**FROM_INIT, **FROM_INTERPRETER}
 

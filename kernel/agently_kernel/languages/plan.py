@@ -15,7 +15,7 @@ from agently_kernel.contract.bundle import (
     ExecutionForm,
     compare_versions,
 )
-from agently_kernel.contract.errors import ConfigurationError
+from agently_kernel.contract.errors import ConfigurationError, reasons
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.workspace import WORKSPACE_URI
 
@@ -59,7 +59,7 @@ def gather(
                 raise ConfigurationError(f"the source text cannot be written as UTF-8: {error.reason}") from error
             files[entry] = CodeExecutionFile(path=entry, content=content)
     except ValueError as error:
-        raise ConfigurationError(str(error)) from error
+        raise ConfigurationError(f"{reasons(error)}. Nothing was run.") from error
     if entry is None:
         fitting = sorted(path for path in files if path.endswith(suffixes))
         entry = next((name for name in usual if name in files), fitting[0] if len(fitting) == 1 else None)

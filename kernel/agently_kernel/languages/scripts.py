@@ -14,7 +14,7 @@ from agently_kernel.contract.bundle import (
     CodeExecutionToolchainRequirement,
     ExecutionForm,
 )
-from agently_kernel.contract.errors import ConfigurationError
+from agently_kernel.contract.errors import ConfigurationError, reasons
 from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.languages.plan import (
     BUILD,
@@ -87,7 +87,10 @@ class PythonAdapter:
         try:
             cell = CodeExecutionFile(path=entry, content=content)
         except ValueError as error:
-            raise ConfigurationError(f"the cell cannot be a file: {error}") from error
+            raise ConfigurationError(
+                f"The cell cannot be run as a file: {reasons(error)}. Nothing was run; put large data into a file of "
+                "its own and read it from the cell."
+            ) from error
         return make_bundle(
             request, language=self.language_id, files=(cell, *request.files), entrypoint=cell.path,
             toolchains=self.toolchain_requirements(request),

@@ -83,6 +83,12 @@ def memory_death(what: Literal["interpreter", "sandbox"], limit_bytes: int | Non
     )
 
 
+def with_loss(death: DeathCause) -> DeathCause:
+    """Return the cause of a sandbox's end as a mechanism explained it, with what was lost said in every case."""
+    message = death.message if LOST_SANDBOX in death.message else f"{death.message.rstrip()} {LOST_SANDBOX}"
+    return death.model_copy(update={"what": "sandbox", "message": message})
+
+
 def sandbox_death(
     returncode: int | None, *, stopper: Stopper | None = None, violation: str | None = None
 ) -> DeathCause:

@@ -21,7 +21,7 @@ from agently_kernel.sandbox.activity import NO_INPUT, Activity, CellRun, InputHa
 from agently_kernel.sandbox.artefacts import Artefact
 from agently_kernel.sandbox.binding import execute_header, path_inside, verify_binding
 from agently_kernel.sandbox.boot import BootPlan, boot_guest, check_tools
-from agently_kernel.sandbox.deaths import Stopper, sandbox_death
+from agently_kernel.sandbox.deaths import Stopper, sandbox_death, with_loss
 from agently_kernel.sandbox.delivery import Delivery
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
 from agently_kernel.sandbox.needs import NeedHandler, give
@@ -512,7 +512,7 @@ class SandboxResource:
 
     async def _answer_need(self, cell: str, path: str) -> None:
         ok = await give(self.need_handler, cell, path, self.show_input, self._bring)
-        await self._stops.send_quietly({"op": "need_reply", "cell": cell, "ok": ok})
+        await self._stops.send_quietly({"op": "need_reply", "cell": cell, "path": path, "ok": ok})
 
     # -- the end -------------------------------------------------------------------------------------------------
 
@@ -536,7 +536,8 @@ class SandboxResource:
     async def _record_end(self, end: SessionEnd) -> None:
         stopper: Stopper | None = "stopped_by_user" if self._closing is not None else self._stops.sandbox_stopper
         death = await self._explain(end.returncode) if end.violation is None and stopper is None else None
-        self._set_death(death or sandbox_death(end.returncode, stopper=stopper, violation=end.violation))
+        own = sandbox_death(end.returncode, stopper=stopper, violation=end.violation)
+        self._set_death(with_loss(death) if death is not None else own)
 
     def _set_death(self, death: DeathCause) -> None:
         if self._death is not None:

@@ -158,7 +158,7 @@ class Guest:
         header, payload = self.pending.pop(0)
         if header["op"] == "need":  # this host has no files to give
             self.needed.append(header["path"])
-            self.send({"op": "need_reply", "cell": header["cell"], "ok": False})
+            self.send({"op": "need_reply", "cell": header["cell"], "path": header["path"], "ok": False})
             return self.frame(max(0.0, deadline - time.monotonic()))
         return header, payload
 

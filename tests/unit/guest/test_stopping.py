@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import time
 from pathlib import Path
 
@@ -44,11 +45,36 @@ def test_stop_ends_a_cell_and_keeps_the_state(either: Guest, code: str) -> None:
 
 
 def test_a_shell_line_is_stopped_with_its_child(ipython: Guest) -> None:
-    cell = ipython.submit("!sleep 60")
-    time.sleep(0.3)
+    cell = ipython.submit("!echo begun; exec sleep 60")
+    assert ipython.until("stream")[1] == b"begun\n"
     ipython.send({"op": "interrupt"})
-    ipython.collect(cell, timeout=5)
+    ipython.collect(cell, timeout=10)
     assert ipython.run("print(_exit_code)").text() == "-2\n"
+
+
+def test_a_stop_at_any_moment_of_a_shell_lines_start_leaves_no_child(ipython: Guest) -> None:
+    """The child may not be there yet, may have been forked and not executed, or may run."""
+    for turn in range(40):
+        ipython.run("_exit_code = None")
+        cell = ipython.submit("!sleep 61.0421")
+        time.sleep(0.0007 * turn)
+        ipython.send({"op": "interrupt"})
+        found = ipython.collect(cell, timeout=10)
+        code = ipython.run("print(_exit_code)").text().strip()
+        # stopped; never begun; or a shell that missed it in the middle of its own fork, and was killed
+        assert code in ("-2", "None", "-9"), (turn, code)
+        assert (code == "None") == (found.done[0] == "error")
+    listed = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert "sleep 61.0421" not in listed
+
+
+@pytest.mark.parametrize("trap", ["INT", "INT TERM"])
+def test_a_child_that_ignores_the_stop_is_ended(ipython: Guest, trap: str) -> None:
+    cell = ipython.submit(f"!trap '' {trap}; echo begun; while :; do sleep 0.1; done")
+    ipython.until("stream")
+    ipython.send({"op": "interrupt"})
+    ipython.collect(cell, timeout=10)
+    assert ipython.run("print(_exit_code)").text() == "-9\n"
 
 
 def test_stop_while_input_waits(either: Guest) -> None:
@@ -207,3 +233,43 @@ def test_the_interpreter_holds_no_descriptor_of_the_host(fresh: Guest) -> None:
     kinds = cell.text()
     assert "pipe" not in kinds
     assert kinds.count("socket") == 3  # the channel, and the two of its own event loop
+
+
+def test_an_awaiting_cell_that_is_stopped_early_complains_of_nothing(either: Guest) -> None:
+    for turn in range(25):
+        cell = either.submit("import asyncio\nawait asyncio.sleep(9)")
+        time.sleep(0.0002 * turn)
+        either.send({"op": "interrupt"})
+        found = either.collect(cell, timeout=10)
+        assert found.error()["ename"] == "KeyboardInterrupt"
+        assert "never awaited" not in found.text("stderr")
+    assert either.run("import gc; gc.collect(); print('clean')").text("stderr") == ""
+
+
+HANGING = """
+import time
+class Endless:
+    def __init__(self, stubborn=False): self.stubborn = stubborn
+    def _hang(self, *_):
+        while True:
+            try: time.sleep(0.05)
+            except BaseException:
+                if not self.stubborn: raise
+    __dir__ = __repr__ = _hang
+    def __getattr__(self, name): return self._hang()
+endless = Endless()
+"""
+
+
+@pytest.mark.parametrize(("op", "code"), [("complete", "endless."), ("inspect", "endless"), ("inspect", "endless.x")])
+def test_a_question_that_nobody_waits_for_any_more_is_ended(either: Guest, op: str, code: str) -> None:
+    either.run(HANGING)
+    either.requests += 1
+    more = {"detail_level": 0} if op == "inspect" else {}
+    either.send({"op": op, "request": either.requests, "cursor_pos": len(code), **more}, code.encode())
+    time.sleep(0.3)
+    either.send({"op": "give_up", "request": either.requests})
+    started = time.monotonic()
+    either.until("reply", request=either.requests)
+    assert time.monotonic() - started < 4
+    assert either.run("print(type(endless).__name__)").text() == "Endless\n"
