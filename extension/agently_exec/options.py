@@ -101,9 +101,10 @@ def _exec_parser() -> _Parser:
         prog=EXEC, add_help=False, allow_abbrev=False, formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Run the cell as a program in a sandbox.",
         usage="%%%%agently_exec [options] [-- ARGS…]",
-        epilog="Arguments of the program come after --. Files beside the notebook that you name here are given to the\n"
-        "program; others, and places that hold secrets, are given only when you allow it. Files that the program\n"
-        "leaves in output/ are collected.",
+        epilog="The cell is a program: what it prints is shown, the value of its last line and its figures are not\n"
+        "(those of --session are). Arguments of the program come after --. Files beside the notebook that you name\n"
+        "here are given to it; others, and places that hold secrets, only when you allow it. Files that it leaves in\n"
+        "output/ are collected; %agently outputs lists them.",
     )
     many = {"action": "extend", "nargs": "+", "default": [], "metavar": "PATH"}
     parser.add_argument("--language", default="python", metavar="NAME", help=f"one of {', '.join(languages())}")

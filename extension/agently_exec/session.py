@@ -124,7 +124,7 @@ class Session:
         async def work(cell: str) -> CodeExecutionResult:
             wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask)
             result = await self._run(cell, wanted)
-            show_outputs(self, cell, result, fresh=wanted.requirement is not None)
+            show_outputs(self, cell, wanted, result)
             offline = network_hint(result)
             if offline:
                 self.screen.note(cell, offline)

@@ -16,6 +16,7 @@ from agently_kernel.contract.errors import ConfigurationError, reasons
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderCandidate
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
+from agently_kernel.hints import program_hint
 from agently_kernel.output_notes import collected_lines, refused_line
 
 
@@ -131,11 +132,8 @@ def _candidates(home: Home, options: ExecOptions) -> tuple[ProviderCandidate, ..
     return chosen or home.settings.providers
 
 
-def show_outputs(home: Home, cell: str, result: CodeExecutionResult, *, fresh: bool) -> None:
-    """Say below the output of the cell what was collected and refused, and when isolation was less than wished.
-
-    *fresh*: the sandbox was the run's own.
-    """
+def show_outputs(home: Home, cell: str, wanted: Wanted, result: CodeExecutionResult) -> None:
+    """Say below the output of the cell what was collected and refused, and when isolation was less than wished."""
     selection = result.selection
     if selection is not None and selection.unsafe:
         home.screen.note(cell, f"this ran WITHOUT isolation ({selection.provider_id}), as it was allowed to")
@@ -143,6 +141,7 @@ def show_outputs(home: Home, cell: str, result: CodeExecutionResult, *, fresh: b
         home.screen.note(cell, f"the preferred isolation could not be had; {selection.provider_id} was taken instead")
     for line in collected_lines(result.outputs):
         home.screen.note(cell, line)
-    refused = refused_line(result.refused_outputs, fresh=fresh)
-    if refused:
-        home.screen.note(cell, refused)
+    refused = refused_line(result.refused_outputs, fresh=wanted.requirement is not None)
+    for line in (refused, program_hint(wanted.request, result)):
+        if line:
+            home.screen.note(cell, line)

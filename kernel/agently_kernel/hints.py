@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Mapping
 
-from agently_kernel.contract.result import CodeExecutionResult
+from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
+from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 
 TAIL = 8192
 """Characters at the end of each stream that are looked at."""
@@ -37,3 +39,27 @@ def network_hint(result: CodeExecutionResult) -> str:
     if any(_INSTALLER.search(text) for text in said[1:]):
         hint += " Packages of the environment that this kernel is installed in are there already: install others there."
     return hint
+
+
+def program_hint(request: CodeExecutionRequest, result: CodeExecutionResult) -> str:
+    """Return what a Python program that was written like a cell does not do, when that is what seems to be missed."""
+    if request.form is not ExecutionForm.ONE_SHOT or request.language != "python":
+        return ""
+    if "EOFError: EOF when reading a line" in result.stderr.text[-TAIL:] and request.stdin is None:
+        return "A program in its own sandbox has nobody to ask: give it a file with --stdin PATH, or use --session."
+    shown = result.stdout.total_bytes or result.stderr.total_bytes or result.outputs or result.refused_outputs
+    if result.status is ExecutionStatus.SUCCESS and not shown and _ends_in_a_value(request.source_code or ""):
+        return (
+            "The program ended well and showed nothing: only what a program prints or leaves in output/ is shown. "
+            "Use print(), save figures in output/, or run it with --session, which shows values and figures."
+        )
+    return ""
+
+
+def _ends_in_a_value(source: str) -> bool:
+    """True when the last statement is an expression, whose value a cell would show."""
+    try:
+        body = ast.parse(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return False
+    return bool(body) and isinstance(body[-1], ast.Expr)

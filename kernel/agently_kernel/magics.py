@@ -82,7 +82,7 @@ class ExecMagic:
             return _ok()
         wanted = await prepare(kernel, self.options, self.body, cell=cell_id, allow_stdin=running.allow_stdin)
         result = await self._execute(kernel, running, cell_id, wanted)
-        show_outputs(kernel, running.cell, result, fresh=wanted.requirement is not None)
+        show_outputs(kernel, running.cell, wanted, result)
         if self.options.result is not None:
             await self._bind(kernel, running, self.options.result, result)
         return kernel.cells.reply(running.cell, result)

@@ -113,6 +113,27 @@ def test_a_network_that_is_missed_is_told_once(home: KernelSession, where: str, 
     assert ("install others there" in run.text("stderr")) == ("pip" in program)
 
 
+@pytest.mark.parametrize("program", ["1 + 1", "import math\nmath.pi", "sum([1])"])
+def test_a_program_that_shows_nothing_is_told_how_values_are_shown(home: KernelSession, program: str) -> None:
+    run = home.run(f"%%agently_exec\n{program}")
+    assert (run.status, run.text()) == ("ok", "")
+    assert run.text("stderr").count("Use print(), save figures in output/, or run it with --session") == 1
+    assert home.run(f"%%agently_exec --session\n{program}").result != ""
+
+
+PLAIN = ["print(1)", "x = 1", "open('output/x', 'w').close()", "import sys; sys.stderr.write('x')"]
+
+
+@pytest.mark.parametrize("program", PLAIN)
+def test_a_program_that_does_what_it_should_has_no_such_hint(home: KernelSession, program: str) -> None:
+    assert "save figures" not in home.run(f"%%agently_exec\n{program}").text("stderr")
+
+
+def test_a_program_that_asks_is_told_where_its_input_comes_from(home: KernelSession) -> None:
+    run = home.run("%%agently_exec\nprint(input('name? '))", allow_stdin=False)
+    assert "give it a file with --stdin PATH, or use --session" in run.text("stderr")
+
+
 def test_a_failure_without_a_network_in_it_has_no_such_hint(home: KernelSession) -> None:
     assert "network" not in home.run("%%agently_exec\n1 / 0").text("stderr")
 
