@@ -6,18 +6,14 @@ import asyncio
 import contextlib
 import logging
 import os
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.errors import (
     AgentlyKernelError,
-    ApprovalDenied,
     ExecutionResourceError,
-    ExecutionResourceReleaseError,
     ExecutionResourceUnavailable,
     SandboxDied,
 )
@@ -27,22 +23,19 @@ from agently_kernel.contract.resource import (
     ExecutionResourcePolicy,
     ExecutionResourceRequirement,
     ProviderCandidate,
-    ProviderSelection,
 )
-from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus, TraceStep
+from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import (
-    CollectionReport,
     MaterializationManifest,
     TaskWorkspaceAccessGrant,
     TaskWorkspaceAccessRequirement,
 )
 from agently_kernel.deadlines import Overdue, bounded, uninterrupted
+from agently_kernel.execution_run import ExecutionRun
 from agently_kernel.handles import Handle
 from agently_kernel.manager import ExecutionResourceManager
-from agently_kernel.output_notes import lost_outputs
 from agently_kernel.own_parts import OwnParts
 from agently_kernel.policy import PolicyApproval
-from agently_kernel.redaction import describe_error
 from agently_kernel.selection import toolchain_problem
 
 if TYPE_CHECKING:
@@ -51,68 +44,9 @@ if TYPE_CHECKING:
 log = logging.getLogger("agently_kernel.execution")
 
 InputHandler = Callable[[str, bool], Awaitable[str]]
-StepName = Literal["issue_grant", "prepare", "ensure", "materialize", "execute", "collect", "release", "close_grant"]
-STEPS: tuple[StepName, ...] = (
-    "issue_grant",
-    "prepare",
-    "ensure",
-    "materialize",
-    "execute",
-    "collect",
-    "release",
-    "close_grant",
-)
-
 OVERTIME = 30.0
 """Seconds beyond its own timeout after which a resource that did not stop the code is stopped from here."""
 COLLECT_SECONDS = 300.0
-
-
-@dataclass(slots=True)
-class _Run:
-    """What one execution has come to so far."""
-
-    execution_id: str
-    started_at: float = field(default_factory=time.time)
-    clock: float = field(default_factory=time.monotonic)
-    trace: list[TraceStep] = field(default_factory=list)
-    grant: TaskWorkspaceAccessGrant | None = None
-    bundle: CodeExecutionBundle | None = None
-    handle: Handle | None = None
-    result: CodeExecutionResult | None = None
-    report: CollectionReport | None = None
-    selection: ProviderSelection | None = None
-
-    @contextlib.contextmanager
-    def step(self, name: StepName) -> Iterator[None]:
-        """Time one step into the trace."""
-        at, clock = time.time(), time.monotonic()
-        outcome: Literal["ok", "error", "cancelled"] = "ok"
-        detail = ""
-        try:
-            yield
-        except asyncio.CancelledError:
-            outcome = "cancelled"
-            raise
-        except BaseException as error:
-            outcome, detail = "error", getattr(error, "code", type(error).__name__)
-            raise
-        finally:
-            self.trace.append(
-                TraceStep.model_construct(
-                    step=name, started_at=at, seconds=time.monotonic() - clock, outcome=outcome, detail=detail
-                )
-            )
-
-    def finished_trace(self) -> tuple[TraceStep, ...]:
-        """Return the whole trace in the fixed order; steps that were not reached are marked as skipped."""
-        done = {step.step: step for step in self.trace}
-        now = time.time()
-        return tuple(
-            done.get(name)
-            or TraceStep.model_construct(step=name, started_at=now, seconds=0.0, outcome="skipped", detail="")
-            for name in STEPS
-        )
 
 
 class CodeExecution:
@@ -210,7 +144,7 @@ class CodeExecution:
         space = workspace or self.workspace
         if space is None:
             raise TypeError("CodeExecution needs a TaskWorkspace: give one to it or to the call")
-        run = _Run(execution_id=execution_id or f"execution-{os.urandom(8).hex()}")
+        run = ExecutionRun(execution_id=execution_id or f"execution-{os.urandom(8).hex()}")
         failure: BaseException | None = None
         try:
             await self._until_run(
@@ -231,10 +165,10 @@ class CodeExecution:
         if late is None:
             late = await uninterrupted(self._wind_up(run, space))
         trace = run.finished_trace()
-        self._keep_trace(space, run, trace)
+        run.keep_trace(space, trace)
         if isinstance(failure, asyncio.CancelledError):
             raise failure
-        return self._result(run, trace, failure, late)
+        return run.finish(trace, failure, late)
 
     def run(self, request: CodeExecutionRequest, **options: Any) -> CodeExecutionResult:
         """Synchronous form of :meth:`async_run`, with the same options; refused on a running event loop."""
@@ -260,7 +194,7 @@ class CodeExecution:
 
     async def _until_run(
         self,
-        run: _Run,
+        run: ExecutionRun,
         space: TaskWorkspace,
         request: CodeExecutionRequest,
         requirement: ExecutionResourceRequirement,
@@ -307,7 +241,7 @@ class CodeExecution:
         policy: ExecutionResourcePolicy,
         bundle: CodeExecutionBundle,
         grant: TaskWorkspaceAccessGrant,
-        run: _Run,
+        run: ExecutionRun,
     ) -> Handle:
         changes: dict[str, Any] = {
             "policy": policy,
@@ -348,12 +282,16 @@ class CodeExecution:
         return policy.model_copy(update={"network_mode": "enabled"})
 
     async def _collect(
-        self, run: _Run, space: TaskWorkspace, manifest: MaterializationManifest, resource: CodeExecutionResource
+        self,
+        run: ExecutionRun,
+        space: TaskWorkspace,
+        manifest: MaterializationManifest,
+        resource: CodeExecutionResource,
     ) -> None:
         with run.step("collect"):
             run.report = await space.collect(manifest, resource.output_source)
 
-    def _give_back(self, run: _Run, space: TaskWorkspace) -> list[Exception] | None:
+    def _give_back(self, run: ExecutionRun, space: TaskWorkspace) -> list[Exception] | None:
         """Wind up at once where the resource lives on, as after the cells of a session; None where it has to close."""
         if run.handle is None or not self.manager.give_back(run.handle):
             return None
@@ -361,7 +299,7 @@ class CodeExecution:
             pass
         return self._close_grant(run, space)
 
-    async def _wind_up(self, run: _Run, space: TaskWorkspace) -> list[Exception]:
+    async def _wind_up(self, run: ExecutionRun, space: TaskWorkspace) -> list[Exception]:
         """Release the handle and close the grant, both always; return what went wrong in that."""
         wrong: list[Exception] = []
         if run.handle is not None:
@@ -373,7 +311,7 @@ class CodeExecution:
         return wrong + self._close_grant(run, space)
 
     @staticmethod
-    def _close_grant(run: _Run, space: TaskWorkspace) -> list[Exception]:
+    def _close_grant(run: ExecutionRun, space: TaskWorkspace) -> list[Exception]:
         if run.grant is None:
             return []
         try:
@@ -382,68 +320,6 @@ class CodeExecution:
         except Exception as error:
             return [error]
         return []
-
-    @staticmethod
-    def _keep_trace(space: TaskWorkspace, run: _Run, trace: tuple[TraceStep, ...]) -> None:
-        record = {
-            "execution_id": run.execution_id,
-            "bundle_id": run.bundle.bundle_id if run.bundle else "",
-            "provider_id": run.handle.provider_id if run.handle else "",
-            "steps": [[s.step, round(s.started_at, 6), round(s.seconds, 6), s.outcome, s.detail] for s in trace],
-        }
-        try:
-            space.store.append_trace(record)
-        except (AgentlyKernelError, OSError) as error:  # a full disk must not take the result away
-            log.warning("the trace of %s could not be kept: %s", run.execution_id, type(error).__name__)
-
-    def _result(
-        self, run: _Run, trace: tuple[TraceStep, ...], failure: BaseException | None, late: list[Exception]
-    ) -> CodeExecutionResult:
-        update: dict[str, Any] = {
-            "execution_id": run.execution_id,
-            "selection": run.selection,
-            "trace": trace,
-            "started_at": run.started_at,
-            "seconds": time.monotonic() - run.clock,
-        }
-        result = run.result
-        if result is None:
-            result = CodeExecutionResult.model_construct(
-                status=ExecutionStatus.ERROR,
-                bundle_id=run.bundle.bundle_id if run.bundle else "",
-                bundle_digest=run.bundle.bundle_digest if run.bundle else "",
-                facts=run.handle.facts if run.handle else None,
-            )
-        sentences = [result.message] if result.message else []
-        if failure is not None:
-            if result.status is ExecutionStatus.SUCCESS or run.result is None:
-                update["status"], update["death"] = _status_of(failure), _death_of(failure) or result.death
-            sentences.append(_sentence(failure, run))
-        if run.report is not None:
-            update["outputs"], update["refused_outputs"] = run.report.outputs, run.report.refused
-            lost = [refused for refused in run.report.refused if refused.declared]
-            if lost:
-                sentences.append(lost_outputs(lost))
-                if result.status is ExecutionStatus.SUCCESS:
-                    update.setdefault("status", ExecutionStatus.ERROR)
-        for error in late:
-            sentences.append(_sentence(error, run))
-            if result.status is ExecutionStatus.SUCCESS:
-                update.setdefault("status", ExecutionStatus.ERROR)
-        update["message"] = "\n".join(sentences)
-        if (
-            result.error is None
-            and update["message"]
-            and update.get("status", result.status) is not ExecutionStatus.SUCCESS
-        ):
-            cause = failure or (late[0] if late else None)
-            update["error"] = {
-                "ename": type(cause).__name__ if isinstance(cause, AgentlyKernelError) else "CodeExecutionError",
-                "evalue": update["message"],
-                "traceback": [],
-                "code": getattr(cause, "code", "code_execution.outputs_refused"),
-            }
-        return result.model_copy(update=update)
 
 
 def serving_problem(handle: Handle, bundle: CodeExecutionBundle) -> str | None:
@@ -497,29 +373,3 @@ async def _execute(
 
 async def _coroutine(work: Awaitable[CodeExecutionResult]) -> CodeExecutionResult:
     return await work
-
-
-def _status_of(error: BaseException) -> ExecutionStatus:
-    if isinstance(error, ApprovalDenied | ExecutionResourceUnavailable):
-        return ExecutionStatus.BLOCKED
-    if isinstance(error, SandboxDied):
-        return ExecutionStatus.DIED
-    timed_out = getattr(error, "code", "") == "execution_resource.timed_out"
-    return ExecutionStatus.TIMED_OUT if timed_out else ExecutionStatus.ERROR
-
-
-def _death_of(error: BaseException) -> DeathCause | None:
-    cause = error.details.get("cause") if isinstance(error, SandboxDied) else None
-    if isinstance(cause, Mapping):
-        return DeathCause.model_validate(dict(cause))
-    return cause if isinstance(cause, DeathCause) else None
-
-
-def _sentence(error: BaseException, run: _Run) -> str:
-    if isinstance(error, ExecutionResourceReleaseError):
-        return str(error)
-    if isinstance(error, AgentlyKernelError):
-        return str(error)
-    configs = () if run.handle is None else (run.handle.requirement.config,)
-    log.error("execution %s met %s", run.execution_id, type(error).__name__)
-    return "The execution failed inside its provider or workspace: " + describe_error(error, configs)

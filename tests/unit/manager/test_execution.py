@@ -17,7 +17,8 @@ from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus
 from agently_kernel.contract.workspace import CollectionLimits, CollectionReport, RefusedOutput
-from agently_kernel.execution import STEPS, CodeExecution
+from agently_kernel.execution import CodeExecution
+from agently_kernel.execution_run import STEPS
 from agently_kernel.workspace.task_workspace import TaskWorkspace
 
 CELL = CodeExecutionRequest(source_code="print(1)", form=ExecutionForm.SESSION)
