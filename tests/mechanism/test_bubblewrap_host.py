@@ -31,7 +31,7 @@ from agently_kernel.sandbox.interpreter import (
     narrow,
     sandbox_environment,
 )
-from agently_kernel.sandbox.limits import boot_rlimits, read_rlimits, shared_memory_bytes
+from agently_kernel.sandbox.limits import STACK_BYTES, boot_rlimits, read_rlimits, shared_memory_bytes
 from agently_kernel.sandbox.system_files import write_system_files
 
 names = st.sampled_from(["a", "b", "ab", "usr", "home"])
@@ -140,7 +140,7 @@ def test_system_files_name_nothing_of_the_host(tmp_path: Path) -> None:
 
 def test_rlimits_for_the_first_program() -> None:
     limits = ResourceLimits(memory_bytes=2**30, processes=99, file_size_bytes=2**20, open_files=256)
-    expected = {"nofile": 256, "core": 0, "fsize": 2**20, "data": 2**30}
+    expected = {"nofile": 256, "core": 0, "fsize": 2**20, "data": 2**30 + 99 * STACK_BYTES, "data_soft": 2**30}
     assert boot_rlimits(limits, processes_by_rlimit=False) == expected
     assert boot_rlimits(limits, processes_by_rlimit=True) == {**expected, "nproc": 99}
     bare = ResourceLimits(memory_bytes=None, processes=None, file_size_bytes=None)

@@ -243,6 +243,39 @@ async def test_a_single_greedy_allocation_is_a_memory_error_and_loses_nothing(tm
         assert (await session.run("print(kept)")).stdout.text == "1\n"
 
 
+POOL = """
+import threading, concurrent.futures as futures, _thread
+barrier = threading.Barrier(401, timeout=60)
+def work(n):
+    barrier.wait()
+    return n
+with futures.ThreadPoolExecutor(400) as pool:
+    found = [pool.submit(work, n) for n in range(400)]
+    barrier.wait()
+    print(sum(each.result() for each in found))
+"""
+
+
+async def test_a_pool_of_400_threads_works_and_a_greedy_allocation_still_fails(tmp_path: Path) -> None:
+    greedy = "hoard = []\nwhile True: hoard.append(bytearray(100 << 20))"
+    async with opened(tmp_path, limits=ResourceLimits(memory_bytes=2 * 1024**3)) as session:
+        await session.run("kept = 1")
+        assert (await session.run(POOL)).stdout.text == f"{sum(range(400))}\n"
+        result = await session.run(greedy.replace("append(bytearray(100 << 20))", "append(bytearray(1 << 33))"))
+        assert result.error is not None and result.error["ename"] == "MemoryError"
+        # pages that were never touched: nothing but this limit stands against it
+        reserve = "import mmap\nkept_maps = []\nfor n in range(99): kept_maps.append(mmap.mmap(-1, 100 << 20, 0x22))"
+        result = await session.run(reserve)
+        assert result.error is not None and "Cannot allocate memory" in str(result.error["evalue"])
+        assert (await session.run("print(kept, 12 <= len(kept_maps) <= 21)")).stdout.text == "1 True\n"
+
+
+async def test_programs_of_a_plan_may_have_as_many_threads_as_processes(tmp_path: Path) -> None:
+    code = f"import subprocess, sys\nprint(subprocess.run([sys.executable, '-c', {POOL[:-1].replace('400', '150')!r}]))"
+    async with opened(tmp_path, limits=ResourceLimits(memory_bytes=2 * 1024**3)) as session:
+        assert "returncode=0" in (await session.run(code.replace("401", "151"))).stdout.text
+
+
 async def test_reaching_the_memory_limit_names_it_and_keeps_the_sandbox(tmp_path: Path) -> None:
     code = (
         "import mmap\nopen('output/before.txt', 'w').write('kept')\nmaps = []\n"

@@ -32,6 +32,7 @@ from .patience import Patience
 from .services import Outcome, Request, Services
 from .sources import Sources
 from .streams import Router, text_of
+from .threads import ThreadRoom
 from .vital import VitalBuiltins
 
 LOWEST_PRIVATE_FD = 64
@@ -80,9 +81,11 @@ class Shell:
     """Owns the event loop, the reader thread and the running cell."""
 
     def __init__(
-        self, channel: Channel, router: Router, services: Services, engine: Engine, needs: Needs
+        self, channel: Channel, router: Router, services: Services, engine: Engine, needs: Needs,
+        room: Optional[ThreadRoom] = None,
     ) -> None:
         self._needs = needs
+        self._room = room
         self._channel = channel
         self._router = router
         self._services = services
@@ -201,6 +204,8 @@ class Shell:
             self._router.begin(request.cell)
             self._services.allow_stdin = request.allow_stdin
             self._router.send({"op": "busy", "cell": request.cell})
+            if self._room is not None:
+                self._room.make()  # threads of earlier cells have ended
             source = _verified(request)
             self._services.sources.add(request.path)
             result = self._engine.execute(source, request)
@@ -384,6 +389,9 @@ def main(start: Any) -> NoReturn:
         _disarm()
         channel = Channel(start.sock, start.counter)
         router = Router(channel)
+        room = ThreadRoom(start.config["data_soft"]) if start.config.get("data_soft") else None
+        if room is not None:
+            room.install()
         user = _prepare(start.config)
         router.install()
         _line_buffer_c_library()
@@ -396,7 +404,7 @@ def main(start: Any) -> NoReturn:
         engine = _engine(start.config.get("mode") or "auto", services, user)
         sources.install()
         needs = Needs(router, (start.config.get("roots") or {}).get("build") or "/workspace/build")
-        shell = Shell(channel, router, services, engine, needs)
+        shell = Shell(channel, router, services, engine, needs, room)
         needs.install()
         services.look_for = needs.look_for
         gc.collect()

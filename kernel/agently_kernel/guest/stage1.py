@@ -5,7 +5,8 @@ stays the third pipe for diagnostics. The program reads the ``boot`` frame and t
 dumpable, no_new_privs, the system call filter, the inside observations; then it becomes init in the same process.
 Whatever fails is told in one sentence on standard error, and the exit code is 3.
 
-``boot.limits``: integers by name: nofile, fsize, core, nproc, data, as, cpu (rlimits: counts, bytes, seconds) and nice.
+``boot.limits``: integers by name: nofile, fsize, core, nproc, data, as, cpu (rlimits: counts, bytes, seconds), nice,
+and data_soft: what an interpreter has of ``data`` at first (see ``threads``).
 ``boot.seccomp``: ``enabled``, ``allow_inet``, ``allow_unix``. ``boot.challenge``: see ``probe``. ``boot.interpreter``:
 ``env`` (complete), ``mode`` (auto, ipython, plain), ``cwd``, ``roots`` (paths of source, input, build, output),
 ``links`` (path to target: made where nothing is, for mechanisms that cannot make links from outside).
@@ -96,6 +97,8 @@ def set_limits(limits: Dict[str, Any]) -> Dict[str, Any]:
     """Set soft and hard limits, never above the hard limit that is in force; return what then holds."""
     report: Dict[str, Any] = {}
     for name, value in limits.items():
+        if name == "data_soft":
+            continue
         if not isinstance(value, int) or isinstance(value, bool) or (name not in RLIMITS and name != "nice"):
             raise BootError("limit %r is not known or its value %r is no integer" % (name, value))
         if name == "nice":
@@ -203,6 +206,7 @@ def main() -> None:
         make_package()
         boot = read_boot(channel_in, BOOT_SECONDS)
         report = confine(boot)
+        boot["interpreter"]["data_soft"] = boot["limits"].get("data_soft")
         make_home(boot["interpreter"])
         make_links(boot["interpreter"])
         observations = module("probe").observe(boot["challenge"])

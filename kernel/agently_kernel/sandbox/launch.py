@@ -107,7 +107,7 @@ class SuperuserBoot(Frozen):
 
 class BootConfig(Frozen):
     """The first message to the guest. ``limits`` are rlimits for ``stage1``: nofile, fsize, core, nproc, data, as, cpu,
-    nice (numbers; bytes, counts or seconds). ``nonce`` comes back in the guest's answers as proof of life.
+    data_soft, nice (numbers; bytes, counts or seconds). ``nonce`` comes back in the guest's answers as proof of life.
     ``superuser``: only where the first program starts as the superuser of a kernel of the sandbox's own."""
 
     limits: Mapping[str, int] = Field(default_factory=dict)

@@ -12,14 +12,19 @@ import os
 from agently_kernel.contract.isolation import LimitFact, ResourceLimits
 
 _MIB = 1024 * 1024
+STACK_BYTES = 9 * _MIB
+"""What a thread takes of the limit on data: its stack of 8 MiB, and a little."""
+
+MOST_THREADS = 4096
 
 
 def boot_rlimits(limits: ResourceLimits, *, processes_by_rlimit: bool) -> dict[str, int]:
     """Return the rlimits that the guest's first program sets, by the names that its ``boot`` message uses.
 
-    ``data`` is the memory limit once more, for one process: a single allocation beyond it then fails with MemoryError
+    ``data_soft`` is the memory limit once more, for an interpreter: an allocation beyond it then fails with MemoryError
     in the cell, where the cgroup or the watchdog would end the interpreter and lose its variables. Unlike ``as`` it
-    does not count address space that is only reserved, of which numeric libraries take a great deal.
+    does not count address space that is only reserved, of which numeric libraries take a great deal; but the whole
+    stack of every thread, so ``data``, the limit of every process, has room for those besides.
     ``nproc`` counts per user namespace when it is set inside one, but per uid of the whole host otherwise: only used
     with a user namespace or a uid of its own (*processes_by_rlimit*), and never set before one is entered.
     """
@@ -27,7 +32,9 @@ def boot_rlimits(limits: ResourceLimits, *, processes_by_rlimit: bool) -> dict[s
     if limits.file_size_bytes is not None:
         found["fsize"] = limits.file_size_bytes
     if limits.memory_bytes is not None:
-        found["data"] = limits.memory_bytes
+        threads = min(limits.processes or MOST_THREADS, MOST_THREADS)
+        found["data_soft"] = limits.memory_bytes
+        found["data"] = limits.memory_bytes + threads * STACK_BYTES
     if limits.processes is not None and processes_by_rlimit:
         found["nproc"] = limits.processes
     return found
