@@ -168,7 +168,8 @@ def _limits(facts: SandboxFacts) -> Table:
             continue
         value = amount(limit.limit, limit.name)
         seen = {True: "✓ in force", False: "✗ not in force", None: "? not observed"}[limit.observed]
-        rows.append((limit.name, value, limit.mechanism, seen))
+        held_by = f"{limit.mechanism}: {limit.detail}" if limit.detail else limit.mechanism
+        rows.append((limit.name, value, held_by, seen))
     note = "" if rows else "no limit is in force"
     return Table("Limits", ("limit", "value", "held by", "observed"), tuple(rows), note)
 

@@ -185,12 +185,16 @@ class AxisView(Frozen):
 
 
 class LimitView(Frozen):
-    """One limit with the mechanism that holds it; ``observed`` is null when it could not be seen in force."""
+    """One limit with the mechanism that holds it; ``observed`` is null when it could not be seen in force.
+
+    ``detail`` says what the mechanism does not cover.
+    """
 
     name: str
     limit: float | None
     mechanism: str
     observed: bool | None
+    detail: str = ""
 
 
 class ToolView(Frozen):

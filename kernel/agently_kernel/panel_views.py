@@ -77,7 +77,10 @@ def sandbox_view(facts: SandboxFacts) -> SandboxView:
         axes=tuple(_axis_view(axis, isolation.axis(axis), isolation.evidence) for axis in IsolationAxis),
         network_axis=_axis_view("network", isolation.network_blocked, isolation.evidence),
         limits=tuple(
-            LimitView(name=f.name, limit=f.limit, mechanism=f.mechanism, observed=f.observed) for f in facts.limits[:32]
+            LimitView(
+                name=f.name, limit=f.limit, mechanism=f.mechanism, observed=f.observed, detail=clean(f.detail, 300)
+            )
+            for f in facts.limits[:32]
         ),
         toolchains=tuple(
             ToolView(tool=t.tool, available=t.available, version=t.version, detail=clean(t.detail, 300))

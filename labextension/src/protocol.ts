@@ -220,12 +220,17 @@ export interface InputView {
 /** The boolean axes of the reference. */
 export type IsolationAxis = 'process_contained' | 'host_filesystem_restricted' | 'privilege_escalation_blocked' | 'syscalls_restricted';
 
-/** One limit with the mechanism that holds it; ``observed`` is null when it could not be seen in force. */
+/**
+ * One limit with the mechanism that holds it; ``observed`` is null when it could not be seen in force.
+ *
+ * ``detail`` says what the mechanism does not cover.
+ */
 export interface LimitView {
   name: string;
   limit: number | null;
   mechanism: string;
   observed: boolean | null;
+  detail: string;
 }
 
 /** A fact of the mechanism, for people. */

@@ -5,7 +5,8 @@ filter only takes away: it is stacked on whatever the provider's mechanism alrea
 
 What it does: a call through another architecture's entry kills the process; numbers this table does not know answer
 ENOSYS, so that libraries take their older path; calls that reach outside a sandbox answer EPERM; four calls are looked
-into (``clone``, ``ioctl``, ``socket``, scheduling). Arguments are compared on the low 32 bits, as the kernel reads
+into (``clone``, ``ioctl``, ``socket``, scheduling); memory that no process shows is refused where nothing counts it.
+Arguments are compared on the low 32 bits, as the kernel reads
 them.
 """
 
@@ -66,6 +67,15 @@ ABSENT: Dict[str, Tuple[Optional[int], Optional[int]]] = {
     "mount_setattr": (442, 442), "statmount": (457, 457), "listmount": (458, 458), "open_tree_attr": (467, 467),
     "lsm_get_self_attr": (459, 459), "lsm_set_self_attr": (460, 460), "lsm_list_modules": (461, 461),
 }
+# Memory that belongs to no process, so that only a control group counts it: files and queues without a name, pages in
+# pipes. Refused, with ENOSYS as by a kernel that has them not, where a watchdog holds the memory limit.
+HIDDEN_MEMORY: Dict[str, Tuple[int, int]] = {
+    "memfd_create": (319, 279), "semget": (64, 190), "msgget": (68, 186), "vmsplice": (278, 75),
+}
+SHMGET: Tuple[int, int] = (29, 194)
+SMALL_SEGMENT = 4096
+"""What databases use a System V segment for, a mark that they run, fits in one page; there are 4096 at the most."""
+
 # Looked into argument by argument.
 GUARDED: Dict[str, Tuple[int, int]] = {
     "clone": (56, 220), "ioctl": (16, 29), "socket": (41, 198), "socketpair": (53, 199), "personality": (135, 92),
@@ -117,13 +127,16 @@ def _argument(index: int) -> int:
     return 16 + 8 * index  # the low half comes first: both architectures are little-endian
 
 
-def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True) -> bytes:
+def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True, hidden_memory: str = "all") -> bytes:
     """Return the filter for *arch* (``x86_64`` or ``aarch64``) as an array of ``struct sock_filter``.
 
     ``allow_inet``: Internet and netlink sockets may be made (right where the network is a private namespace or
-    granted). ``allow_unix``: ``socket(AF_UNIX)`` may be made; ``socketpair`` always may. Raises ValueError for
-    another *arch*.
+    granted). ``allow_unix``: ``socket(AF_UNIX)`` may be made; ``socketpair`` always may. ``hidden_memory``: ``all``;
+    ``small``, none of HIDDEN_MEMORY and System V segments of at most a page; ``none``, not those either. Raises
+    ValueError for another *arch* or word.
     """
+    if hidden_memory not in ("all", "small", "none"):
+        raise ValueError("hidden_memory is %r, not all, small or none" % hidden_memory)
     if arch not in AUDIT_ARCH:
         raise ValueError("no system call table for %r; known are %s" % (arch, ", ".join(sorted(AUDIT_ARCH))))
     column = list(AUDIT_ARCH).index(arch)
@@ -132,12 +145,14 @@ def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True) -> byt
     asm.emit(_JEQ, AUDIT_ARCH[arch], None, "kill")
     asm.emit(_LOAD, 0)
     asm.emit(_JGE, LAST_KNOWN + 1, "enosys")
-    for table, target in ((DENIED, "eperm"), (ABSENT, "enosys")):
-        for number in sorted(pair[column] for pair in table.values() if pair[column] is not None):  # type: ignore[type-var]
-            assert number is not None
+    absent = dict(ABSENT) if hidden_memory == "all" else dict(ABSENT, **HIDDEN_MEMORY)
+    for table, target in ((DENIED, "eperm"), (absent, "enosys")):
+        for number in sorted(number for number in (pair[column] for pair in table.values()) if number is not None):
             asm.emit(_JEQ, number, target)
     for name, numbers in GUARDED.items():
         asm.emit(_JEQ, numbers[column], name)
+    if hidden_memory != "all":
+        asm.emit(_JEQ, SHMGET[column], "shmget" if hidden_memory == "small" else "enosys")
     asm.label("allow")
     asm.emit(_RET, ALLOW)
     # A guarded call is judged after its label; "pass" is a second way out because jumps go forward only.
@@ -163,6 +178,12 @@ def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True) -> byt
     asm.label("setpriority")
     asm.emit(_LOAD, _argument(2))
     asm.emit(_JGE, 0x80000000, "eperm", "pass")  # a negative nice value
+    if hidden_memory == "small":
+        asm.label("shmget")
+        asm.emit(_LOAD, _argument(1) + 4)  # the high half of the size
+        asm.emit(_JEQ, 0, None, "enosys")
+        asm.emit(_LOAD, _argument(1))
+        asm.emit(_JGE, SMALL_SEGMENT + 1, "enosys", "pass")
     asm.label("sched_setscheduler")
     asm.emit(_LOAD, _argument(1))
     for scheduler in ORDINARY_SCHEDULERS:

@@ -346,10 +346,11 @@ class BubblewrapExecutionResourceProvider:
 
     @staticmethod
     def _boot(plan: _Plan, limits: ResourceLimits) -> BootConfig:
+        places = find_places()
         return BootConfig(
             # The number is counted per uid: sound in a user namespace, and with a uid of the sandbox's own.
-            limits=boot_rlimits(limits, processes_by_rlimit=plan.mode == "user" or "pids" not in find_places()),
-            seccomp=SeccompBoot(enabled=True, allow_inet=True, allow_unix=True),
+            limits=boot_rlimits(limits, processes_by_rlimit=plan.mode == "user" or "pids" not in places),
+            seccomp=SeccompBoot(hidden_memory="all" if limits.memory_bytes is None or "memory" in places else "small"),
             interpreter=InterpreterBoot(
                 env=sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=plan.config.env)
             ),

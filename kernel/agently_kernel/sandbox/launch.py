@@ -76,11 +76,16 @@ def _copy(source: Path, target: Path) -> None:
 
 
 class SeccompBoot(Frozen):
-    """How ``stage1`` installs its system-call filter; inet sockets only where the sandbox has a network of its own."""
+    """How ``stage1`` installs its system-call filter; inet sockets only where the sandbox has a network of its own.
+
+    ``hidden_memory``: kinds of memory that belong to no process; ``all`` where a control group (or a kernel of the
+    sandbox's own) counts them, ``small`` under a watchdog, ``none`` under one that shares the host's IPC namespace.
+    """
 
     enabled: bool = True
     allow_inet: bool = True
     allow_unix: bool = True
+    hidden_memory: Literal["all", "small", "none"] = "all"
 
 
 class InterpreterBoot(Frozen):

@@ -28,6 +28,7 @@ def runtime_folders(source: Path, uid: int) -> RuntimeFolders:
 
 
 _MEMORY_PLACE = "/dev/shm"  # noqa: S108
+_FIRST_NAMESPACE = 0xEFFFFFFC  # PROC_PID_INIT_INO
 _OWNED = re.compile(r"agently-(?:probe|canary)-([0-9a-f]+)-([0-9a-f]+)-([0-9a-f]+)-[^/]+\Z")
 
 
@@ -37,9 +38,15 @@ def _place() -> str:
     return next(usable, None) or tempfile.gettempdir()
 
 
+def _namespace() -> int:
+    """Return the number of our pid namespace, 0 for the machine's first, which always has the same number."""
+    number = pid_namespace()
+    return 0 if number == _FIRST_NAMESPACE else number
+
+
 def _prefix(kind: Literal["probe", "canary"], pid: int) -> str:
     """Names are short: a socket's address must fit behind them."""
-    return f"agently-{kind}-{pid_namespace():x}-{pid:x}-{process_start_time(pid) or 0:x}-"
+    return f"agently-{kind}-{_namespace():x}-{pid:x}-{process_start_time(pid) or 0:x}-"
 
 
 def owned_patterns(pid: int) -> tuple[str, str]:
@@ -60,7 +67,7 @@ def canary_folder(parent: Path | None = None) -> Path:
 def stale_folders() -> Iterator[Path]:
     """Yield the folders of this user whose owner is gone. Those of living owners, and of owners in other process
     namespaces, of which nothing can be known here, are left out."""
-    here = pid_namespace()
+    here = _namespace()
     places = (os.environ.get("XDG_RUNTIME_DIR", ""), _MEMORY_PLACE, tempfile.gettempdir())
     for place in dict.fromkeys(filter(os.path.isdir, places)):
         for name in sorted(os.listdir(place)) if os.access(place, os.R_OK | os.X_OK) else ():

@@ -1,6 +1,7 @@
 """Watches a sandbox from outside and ends it at a limit that no kernel mechanism holds.
 
-Memory: the resident pages of all its processes, each shared page counted once, and what lies in its tmpfs areas.
+Memory: the pages of all its processes, each shared page counted once, what lies in its tmpfs areas, and what the kernel
+holds for its descriptors (see ``memory``).
 Where a control group holds the limit this part is off. Processors: by affinity, where no group holds them. Inodes,
 and the bytes of a scratch area on the host's disk: always.
 """
@@ -18,14 +19,14 @@ from typing import Literal
 
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.sandbox.deaths import LOST_SANDBOX
+from agently_kernel.sandbox.memory import HeldMemory, held_by_descriptors, proportional_bytes, resident_bytes
 
-_PAGE = os.sysconf("SC_PAGE_SIZE") if hasattr(os, "sysconf") else 4096
 _MIB = 1024 * 1024
 _AFTER_KILL, _FAST, _SLOW, _IDLE = 0.01, 0.05, 0.1, 0.25  # seconds between looks
 _MAX_KILLS = 64
 _RECENT = 2.0
 _MAX_ESCAPES = 20
-_MEMORY_FILES_EVERY = 4
+_DESCRIPTORS_EVERY = 4
 _MAX_PROCESSES = 4096
 _MAX_WALK = 50_000
 
@@ -50,33 +51,6 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
-def resident_bytes(pid: int) -> int:
-    """Return the resident bytes of a process, shared and file pages included, 0 when it is gone. Cheap."""
-    try:
-        with open(f"/proc/{pid}/statm", "rb") as stream:
-            return int(stream.read().split()[1]) * _PAGE
-    except (OSError, IndexError, ValueError):
-        return 0
-
-
-def proportional_bytes(pid: int) -> tuple[int, int]:
-    """Return (anonymous, shared-memory) bytes of a process, each page divided by how many share it.
-
-    Falls back on :func:`resident_bytes` where the kernel does not tell. Dear: only asked near a limit.
-    """
-    anonymous = shared = -1
-    try:
-        with open(f"/proc/{pid}/smaps_rollup", "rb") as stream:
-            for line in stream:
-                if line.startswith(b"Pss_Anon:"):
-                    anonymous = int(line.split()[1]) * 1024
-                elif line.startswith(b"Pss_Shmem:"):
-                    shared = int(line.split()[1]) * 1024
-    except (OSError, ValueError):
-        pass
-    return (resident_bytes(pid), 0) if anonymous < 0 or shared < 0 else (anonymous, shared)
-
-
 def area_usage(descriptor: int) -> tuple[int, int]:
     """Return (bytes, inodes) in use of the file system that an open folder lies on. Raises OSError."""
     status = os.fstatvfs(descriptor)
@@ -99,23 +73,6 @@ def folder_usage(path: str) -> tuple[int, int]:
         except OSError:
             continue
     return size, count
-
-
-def memory_file_bytes(pid: int, seen: set[tuple[int, int]]) -> int:
-    """Return the bytes of memory files (memfd) that a process holds open and that are not in *seen* yet."""
-    size = 0
-    try:
-        names = os.listdir(f"/proc/{pid}/fd")
-    except OSError:
-        return 0
-    for name in names:
-        with contextlib.suppress(OSError):
-            if os.readlink(f"/proc/{pid}/fd/{name}").startswith("/memfd:"):
-                status = os.stat(f"/proc/{pid}/fd/{name}")
-                if (status.st_dev, status.st_ino) not in seen:
-                    seen.add((status.st_dev, status.st_ino))
-                    size += status.st_blocks * 512
-    return size
 
 
 def kill_inside(pid: int, namespace: int) -> bool:
@@ -169,8 +126,8 @@ class Watchdog:
     _namespace: int = 0
     _kills: int = 0
     _escapes: int = 0
-    _round: int = 0
-    _in_memory_files: int = 0
+    _looks: int = 0
+    _held: HeldMemory = field(default_factory=HeldMemory)
 
     def start(self) -> None:
         """Begin to poll, when there is anything to enforce. Raises OSError when the process is gone."""
@@ -189,6 +146,10 @@ class Watchdog:
 
     async def _run(self) -> None:
         while self.cause is None:
+            if self.limits.memory_bytes is not None:
+                if self._looks % _DESCRIPTORS_EVERY == 0:  # many descriptors take their time
+                    self._held = await asyncio.to_thread(held_by_descriptors, descendants(self.pid))
+                self._looks += 1
             share = self.check()
             if self.disk_folder is not None and self.cause is None:
                 share = max(share, await asyncio.to_thread(self._check_disk, self.disk_folder))
@@ -243,31 +204,29 @@ class Watchdog:
         self._memory, self._memory_at = what, time.monotonic()
 
     def _check_memory(self, processes: list[int], limit: int, in_areas: int) -> float:
-        self._round += 1
-        if self._round % _MEMORY_FILES_EVERY == 1:
-            seen: set[tuple[int, int]] = set()
-            self._in_memory_files = sum(memory_file_bytes(pid, seen) for pid in processes)
-        outside = in_areas + self._in_memory_files
-        rough = sum(resident_bytes(pid) for pid in processes) + outside
+        outside = in_areas + self._held.files
+        rough = sum(resident_bytes(pid) for pid in processes) + outside + self._held.in_buffers
         if rough <= limit:
             self._kills = 0
             return rough / limit
         # Pages shared after a fork were counted once per process: look again, exactly.
         sizes = {pid: proportional_bytes(pid) for pid in processes}
         anonymous, shared = (sum(size[part] for size in sizes.values()) for part in (0, 1))
-        exact = anonymous + max(shared, outside)  # files that are mapped are in both
+        # Files that are mapped are in both.
+        exact = anonymous + max(shared, outside) + self._held.in_buffers
         if exact <= limit:
             self._kills = 0
             return max(exact / limit, 0.6)
         self._memory_seen(f"its processes and files held {exact // _MIB} MiB; the limit is {limit // _MIB} MiB")
         sizes.pop(self.pid, None)
-        victim = max(sizes, key=lambda pid: sum(sizes[pid]), default=None)
+        buffers = self._held.buffers
+        victim = max(sizes, key=lambda pid: sum(sizes[pid]) + buffers.get(pid, 0), default=None)
         self._kills += 1
         if victim is None or in_areas > limit or self._kills > _MAX_KILLS:
             self._end("memory", self._memory)
         else:
             kill_inside(victim, self._namespace)
-            self._round = 0
+            self._looks = 0
         return 1.1
 
     def _hold_cpus(self, processes: list[int]) -> None:

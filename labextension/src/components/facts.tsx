@@ -206,6 +206,7 @@ export function Limits(props: T & { sandbox: SandboxView }): JSX.Element | null 
                     <Mark tone={said.tone} mark={said.mark} />
                     <span className="agently-hidden">{said.word}</span>
                   </span>
+                  {limit.detail && <small> {limit.detail}</small>}
                 </td>
               </tr>
             );

@@ -39,7 +39,7 @@ def judge(program: bytes, arch: int, number: int, args: tuple[int, ...] = ()) ->
 
 
 def number(name: str, arch: str) -> int:
-    tables = {**seccomp.DENIED, **seccomp.ABSENT, **seccomp.GUARDED}
+    tables = {**seccomp.DENIED, **seccomp.ABSENT, **seccomp.HIDDEN_MEMORY, **seccomp.GUARDED, "shmget": seccomp.SHMGET}
     found = tables[name][ARCHES_IN_TABLE.index(arch)]
     assert found is not None
     return found
@@ -49,11 +49,16 @@ ARCHES_IN_TABLE = list(seccomp.AUDIT_ARCH)
 
 
 @pytest.mark.parametrize("arch", ARCHES)
-def test_every_number_has_the_verdict_of_its_table(arch: str) -> None:
-    program, code, column = seccomp.build(arch), seccomp.AUDIT_ARCH[arch], ARCHES_IN_TABLE.index(arch)
+@pytest.mark.parametrize("hidden", ["all", "small", "none"])
+def test_every_number_has_the_verdict_of_its_table(arch: str, hidden: str) -> None:
+    program, code, column = seccomp.build(arch, hidden_memory=hidden), seccomp.AUDIT_ARCH[arch], ARCHES_IN_TABLE.index(arch)
     denied = {pair[column] for pair in seccomp.DENIED.values()} - {None}
     absent = {pair[column] for pair in seccomp.ABSENT.values()} - {None}
     guarded = {pair[column] for pair in seccomp.GUARDED.values()}
+    if hidden != "all":
+        absent |= {pair[column] for pair in seccomp.HIDDEN_MEMORY.values()}
+    if hidden == "none":
+        absent.add(seccomp.SHMGET[column])
     for nr in range(0, 600):
         if nr in guarded:
             continue
@@ -68,7 +73,8 @@ def test_the_tables_agree_with_the_headers_of_the_kernel() -> None:
     known = dict(
         line.split()[1:3] for line in header.read_text().splitlines() if line.startswith("#define __NR_")  # type: ignore[misc]
     )
-    for name, pair in {**seccomp.DENIED, **seccomp.ABSENT, **seccomp.GUARDED}.items():
+    tables = {**seccomp.DENIED, **seccomp.ABSENT, **seccomp.HIDDEN_MEMORY, **seccomp.GUARDED, "shmget": seccomp.SHMGET}
+    for name, pair in tables.items():
         if "__NR_" + name in known:
             assert int(known["__NR_" + name]) == pair[0], name
 
@@ -111,6 +117,20 @@ def test_arguments_are_compared_on_their_low_halves(high: int, low: int) -> None
     assert verdict("setpriority", 2) == (EPERM if low >= 1 << 31 else ALLOW)
     assert verdict("sched_setscheduler", 1) == (ALLOW if low in (0, 3, 5) else EPERM)
     assert verdict("personality", 0) == (ALLOW if low == 0xFFFFFFFF else EPERM)
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@given(st.one_of(st.integers(0, 2**64 - 1), st.integers(0, 8192), st.sampled_from([4096, 4097, 2**32, 2**32 + 1])))
+def test_segments_of_system_v_are_at_most_a_page_where_nothing_counts_them(arch: str, size: int) -> None:
+    code, call = seccomp.AUDIT_ARCH[arch], number("shmget", arch)
+    wanted = {"all": ALLOW, "small": ALLOW if size <= 4096 else ENOSYS, "none": ENOSYS}
+    for hidden, verdict in wanted.items():
+        assert judge(seccomp.build(arch, hidden_memory=hidden), code, call, (0, size, 0o600)) == verdict
+
+
+def test_an_unknown_word_for_memory_is_named() -> None:
+    with pytest.raises(ValueError, match="'some', not all, small or none"):
+        seccomp.build("x86_64", hidden_memory="some")
 
 
 @pytest.mark.parametrize("high", [0, 1, 0xFFFFFFFF])

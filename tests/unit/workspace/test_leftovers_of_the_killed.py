@@ -134,6 +134,7 @@ def test_the_end_of_one_session_takes_nothing_of_another_in_the_same_process() -
 @pytest.mark.usefixtures("places")
 def test_folders_of_other_users_namespaces_and_names_are_left_alone(places: Path) -> None:
     here = os.stat("/proc/self/ns/pid").st_ino
+    here = 0 if here == 0xEFFFFFFC else here
     names = [
         f"agently-canary-{here:x}-1-0-mine",  # process 1 was not started at 0: its owner is gone
         f"agently-canary-{here + 1:x}-1-0-elsewhere",
