@@ -315,7 +315,9 @@ class SessionSandbox:
 
     async def restart_sandbox(self) -> None:
         """Close the sandbox; the next cell gets a fresh one. Raises ExecutionResourceReleaseError."""
-        with KeptSource.of(self.resource) as kept:
+        resource = self.resource
+        with KeptSource.of(resource) as kept:
+            await self._collect_before_the_end(resource, kept)
             self._handle = None
             self._used = False
             await self.manager.async_release_scope("session", self.session_id)
@@ -336,14 +338,16 @@ class SessionSandbox:
             self._warm.cancel()
             await asyncio.wait((self._warm,), timeout=RELEASE_SECONDS)
         collected: tuple[CollectedOutput, ...] = ()
-        with KeptSource.of(self.resource) as kept:
+        resource = self.resource
+        with KeptSource.of(resource) as kept:
+            collected += await self._collect_before_the_end(resource, kept)
             self._handle = None
             try:
                 released = await asyncio.wait_for(self.manager.aclose(), RELEASE_SECONDS)
                 problems += [f"{view.handle_id} ({view.provider_id}): {view.error}" for view in released.failed]
             except (AgentlyKernelError, asyncio.TimeoutError) as error:
                 problems.append(f"the sandbox could not be released: {error or 'it did not answer in time'}")
-            collected = await self._collect(kept)
+            collected += await self._collect(kept)
         try:
             if self._workspace is not None:
                 self._workspace.close()
@@ -355,12 +359,25 @@ class SessionSandbox:
             log.error("%s", problem)
         return ClosingReport(collected, tuple(problems))
 
-    async def _collect(self, kept: KeptSource | None) -> tuple[CollectedOutput, ...]:
-        """Copy what the guest left in its folders, exit handlers' work included."""
-        if kept is None:
+    async def _collect_before_the_end(
+        self, resource: SandboxResource | None, kept: KeptSource | None
+    ) -> tuple[CollectedOutput, ...]:
+        """Where the folders end with the sandbox: end the interpreter first, and collect while init can send files."""
+        if resource is None or kept is None or kept.reachable or not resource.healthy:
             return ()
         try:
-            report = await asyncio.wait_for(self.workspace.collect_scratch(kept), COLLECT_SECONDS)
+            await resource.finish()
+        except AgentlyKernelError as error:
+            log.warning("exit handlers could not be run: %s", error)
+            return ()
+        return await self._collect(resource.output_source)
+
+    async def _collect(self, source: OutputSource | None) -> tuple[CollectedOutput, ...]:
+        """Copy what the guest left in its folders, exit handlers' work included."""
+        if source is None:
+            return ()
+        try:
+            report = await asyncio.wait_for(self.workspace.collect_scratch(source), COLLECT_SECONDS)
         except (AgentlyKernelError, asyncio.TimeoutError) as error:
             log.warning("files in the sandbox's folders could not be collected: %s", error or "it took too long")
             return ()
@@ -394,6 +411,11 @@ class KeptSource:
                 for descriptor in kept._folders.values():
                     if descriptor is not None:
                         os.close(descriptor)
+
+    @property
+    def reachable(self) -> bool:
+        """True when the folders can be read after the sandbox has ended."""
+        return any(descriptor is not None for descriptor in self._folders.values())
 
     def open_directory(self, area: Literal["build", "output"]) -> int | None:
         """Return a new descriptor of the folder, or None (an OutputSource)."""

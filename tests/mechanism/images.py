@@ -124,7 +124,7 @@ def dockerd() -> Iterator[Engine]:
     finally:
         client.close()
         stop(process)
-        _unmount(folder)
+        unmount(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -154,7 +154,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     process.wait(5)
 
 
-def _unmount(folder: Path) -> None:
+def unmount(folder: Path) -> None:
+    """Let go of what an engine that has ended left mounted below *folder*."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     for point in sorted((line.split()[4] for line in lines), reverse=True):
         if point.startswith(str(folder) + "/"):

@@ -186,12 +186,13 @@ class Init:
         self._writer.frame({"op": "pong", "request": header["request"]})
 
     def _op_shutdown(self, header: Dict[str, Any], _: bytes) -> None:
+        stay = header.get("stay", False)
         if self._resident.pid is None:
-            self._code = 0
+            self._code = self._code if stay else 0
             return
-        self._ending = True
+        self._ending = not stay
         self._resident.forward({"op": "exit"}, b"")
-        self._turns.later(header["grace"] / 1000.0, self._end)
+        self._turns.later(header["grace"] / 1000.0, self._resident.kill if stay else self._end)
 
     def _end(self) -> None:
         self._code = 0

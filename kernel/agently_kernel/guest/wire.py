@@ -83,7 +83,8 @@ TO_INIT = {
     "link": Message({"request": _N, "path": _S}),  # build/<path> leads to input/<path>; answered by `stored`
     "tools": Message({"request": _N, "argvs": Field(list, True, 16)}),  # run each argv briefly; answered by `tools`
     "ping": Message({"request": _N}),
-    "shutdown": Message({"grace": _N}),  # milliseconds for exit handlers, then init ends
+    # milliseconds for exit handlers, then init ends, or stays to give out files
+    "shutdown": Message({"grace": _N, "stay": Field(bool, False)}),
 }
 TO_INTERPRETER = {
     "execute": Message(

@@ -17,7 +17,7 @@ from agently_kernel.sandbox.launch import GUEST_DIR, SUPERUSER_CAPABILITIES, SUP
 from agently_kernel.sandbox.limits import shared_memory_bytes
 from agently_kernel.sandbox.system_files import HOSTNAME
 
-TMP = "/tmp"  # noqa: S108 - the container's own
+TMP, SHM = "/tmp", "/dev/shm"  # noqa: S108 - the container's own
 GUEST_BYTES = 4 * 1024 * 1024
 _SUPERUSER_BYTES = 64 * 1024
 _BOOTSTRAP = (
@@ -49,11 +49,13 @@ class ContainerSpec(Frozen):
     count_inodes: bool = True
     limit_processes: bool = True
     begin_as_superuser: bool = False
+    podman: bool = False
 
 
 def tmpfs_options(spec: ContainerSpec) -> dict[str, str]:
     """Return path → mount options of everything that the guest may write."""
-    owner = f"uid={spec.uid},gid={spec.gid}"
+    # Podman knows neither owners nor a number of files; its U gives a tmpfs to the container's user.
+    owner = "U" if spec.podman else f"uid={spec.uid},gid={spec.gid}"
     inodes = f",nr_inodes={spec.limits.inodes}" if spec.count_inodes else ""
     common = f"rw,nosuid,nodev,exec{inodes}"
     scratch, output = spec.limits.scratch_bytes, spec.limits.output_bytes
@@ -68,6 +70,8 @@ def tmpfs_options(spec: ContainerSpec) -> dict[str, str]:
         found[GUEST_DIR] = f"rw,nosuid,nodev,size={GUEST_BYTES},mode=0755,{owner}"
     if spec.begin_as_superuser:
         found[SUPERUSER_DIR] = f"rw,nosuid,nodev,noexec,size={_SUPERUSER_BYTES},mode=0700"
+    if spec.podman:  # its own lies on the host, where it is mounted; ours is the container's alone
+        found[SHM] = f"{common},size={shared_memory_bytes(spec.limits)},mode=1777"
     # A volume that an image declares would be a writable folder of the host: an empty one of no size hides it.
     found.update({path: "ro,nosuid,nodev,noexec,size=4096" for path in spec.volumes if path not in found})
     return found
@@ -82,7 +86,7 @@ def host_options(spec: ContainerSpec) -> dict[str, Any]:
         "cap_drop": ["ALL"],
         "security_opt": ["no-new-privileges:true"],
         "ipc_mode": "private",
-        "shm_size": shared_memory_bytes(limits),
+        **({} if spec.podman else {"shm_size": shared_memory_bytes(limits)}),
         "tmpfs": tmpfs_options(spec),
         "mounts": [
             {"Type": "bind", "Source": source, "Target": target, "ReadOnly": True,
@@ -94,6 +98,7 @@ def host_options(spec: ContainerSpec) -> dict[str, Any]:
         # The guest's first program is an init itself: another one would be one more program inside.
         "init": False,
         "oom_score_adj": 500,
+        "ulimits": [{"Name": "nofile", "Soft": limits.open_files, "Hard": limits.open_files}],
     }
     if spec.begin_as_superuser:
         options["cap_add"] = list(SUPERUSER_CAPABILITIES)

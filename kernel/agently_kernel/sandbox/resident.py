@@ -100,13 +100,24 @@ class Resident:
             self._first_words += data
             del self._first_words[:-2000]
 
+    async def finish(self, grace: float, timeout: float = 2.0) -> None:
+        """End the interpreter the tidy way: exit handlers have *grace* seconds; init stays. Raises SandboxDied."""
+        if self.state not in ("starting", "ready"):
+            return
+        self._stopper = "stopped_by_user"
+        await self._session.send({"op": "shutdown", "grace": int(grace * 1000), "stay": True})
+        await self._until_exited(grace + timeout)
+
     async def kill(self, stopper: Stopper | None, timeout: float = 2.0) -> bool:
         """SIGKILL the interpreter and all it started; return whether its end was reported within *timeout* seconds."""
         if self.state not in ("starting", "ready"):
             return True
-        generation = self.generation
         self._stopper = stopper
         await self._session.send({"op": "kill", "what": "interpreter"})
+        return await self._until_exited(timeout)
+
+    async def _until_exited(self, timeout: float) -> bool:
+        generation = self.generation
         loop = asyncio.get_running_loop()
         end = loop.time() + timeout
         while self.state in ("starting", "ready") and self.generation == generation and self._session.ended is None:

@@ -379,6 +379,14 @@ class SandboxResource:
         self._idle_death = None
         await self._resident.ready()
 
+    async def finish(self, grace: float = 2.0) -> None:
+        """End the interpreter as at a shutdown, exit handlers included; the sandbox stays, and gives out its files.
+
+        Returns after *grace* seconds and a little more at the latest. Raises SandboxDied.
+        """
+        self._refuse_dead()
+        await self._resident.finish(grace)
+
     async def ready(self) -> None:
         """Wait until the interpreter is ready, starting one if none lives. Raises SandboxDied or SandboxError."""
         self._refuse_dead()

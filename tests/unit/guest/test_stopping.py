@@ -193,6 +193,25 @@ def test_shutdown_runs_exit_handlers(fresh: Guest) -> None:
     assert Path(fresh.roots["build"], "bye.txt").read_text() == "ran"
 
 
+@pytest.mark.parametrize(("last_cell", "grace"), [("pass", 5000), ("import time; time.sleep(60)", 300)])
+def test_after_exit_handlers_init_can_stay_to_give_out_files(fresh: Guest, last_cell: str, grace: int) -> None:
+    fresh.run("import atexit; atexit.register(lambda: open('bye.txt', 'w').write('ran')); open('kept.txt', 'w')")
+    if grace < 1000:
+        fresh.submit(last_cell)
+        time.sleep(0.3)
+    for _ in range(2):  # the second time there is no interpreter left to wait for
+        fresh.send({"op": "shutdown", "grace": grace, "stay": True})
+        time.sleep(0.1)
+    fresh.until("interpreter", state="exited")
+    fresh.send({"op": "list", "request": 7, "area": "build", "max_files": 10})
+    fresh.until("listing")
+    assert fresh.process.poll() is None
+    fresh.send({"op": "shutdown", "grace": 200})
+    assert fresh.process.wait(5) == 0
+    assert Path(fresh.roots["build"], "kept.txt").exists()
+    assert Path(fresh.roots["build"], "bye.txt").exists() is (grace > 1000)
+
+
 def test_shutdown_does_not_wait_longer_than_its_grace(fresh: Guest) -> None:
     fresh.submit("import time; time.sleep(60)")
     time.sleep(0.3)
