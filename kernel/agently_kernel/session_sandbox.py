@@ -278,6 +278,11 @@ class SessionSandbox:
         if session and self._warm is not None:
             await asyncio.wait((self._warm,))
             self._warm = None
+        if session and self.resource is not None and self.resource.worn:
+            try:  # here rather than by the health check: this way what it holds is collected
+                await self.restart_sandbox()
+            except AgentlyKernelError as error:
+                log.error("a worn-out sandbox could not be closed: %s", error)
         return await self.execution.async_run(
             request, requirement=requirement or self.requirement(), workspace=self.workspace,
             access=access or self.access(), sink=sink, cell=cell, execution_id=execution_id,

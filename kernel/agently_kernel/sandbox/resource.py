@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionBundle, ExecutionForm
-from agently_kernel.contract.errors import SandboxCleanupError, SandboxDied, SandboxError
-from agently_kernel.contract.isolation import SafetyClass, SandboxFacts, ToolchainFact
+from agently_kernel.contract.errors import SandboxDied, SandboxError
+from agently_kernel.contract.isolation import SafetyClass, ToolchainFact
 from agently_kernel.contract.outputs import OutputSink
-from agently_kernel.contract.protocols import BuildStore, Sandbox
+from agently_kernel.contract.protocols import Sandbox
 from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus
 from agently_kernel.contract.workspace import SANDBOX_PATHS, MaterializationManifest, TaskWorkspaceAccessGrant
 from agently_kernel.guest import wire
@@ -21,36 +20,28 @@ from agently_kernel.sandbox.activity import NO_INPUT, Activity, CellRun, InputHa
 from agently_kernel.sandbox.artefacts import Artefact
 from agently_kernel.sandbox.binding import execute_header, path_inside, verify_binding
 from agently_kernel.sandbox.boot import BootPlan, boot_guest, check_tools
-from agently_kernel.sandbox.deaths import Stopper, sandbox_death, with_loss
 from agently_kernel.sandbox.delivery import Delivery
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
-from agently_kernel.sandbox.needs import NeedHandler, give
+from agently_kernel.sandbox.life import ResourceLife
+from agently_kernel.sandbox.needs import give
 from agently_kernel.sandbox.questions import CommKind, RequestOp, ask, comm_frame, empty_reply
 from agently_kernel.sandbox.resident import Resident
-from agently_kernel.sandbox.router import OutputRouter
-from agently_kernel.sandbox.session import GuestSession, SessionEnd
-from agently_kernel.sandbox.source import GuestOutputSource
+from agently_kernel.sandbox.session import GuestSession
 from agently_kernel.sandbox.steps import PlanRun
-from agently_kernel.sandbox.stopping import KILL_DEADLINE, Stops, TaskKeeper, complete_despite_cancel
+from agently_kernel.sandbox.stopping import KILL_DEADLINE, Stops, complete_despite_cancel
+from agently_kernel.sandbox.wear import WORN
 
 log = logging.getLogger(__name__)
-
-InterpreterState = Literal["none", "starting", "idle", "busy", "exited"]
-
-EXPLAIN_DEADLINE = 1.0
-CLOSE_DEADLINE = 10.0
 
 _OUTPUT_OPS = frozenset(("stream", "text", "display", "clear", "error", "comm"))
 
 
-class SandboxResource:
+class SandboxResource(ResourceLife):
     """Implements ``CodeExecutionResource`` for every provider, and what a kernel needs besides: interrupt, requests to
     the interpreter, comms, restart, back-pressure. Make it with :meth:`open`; all methods run on one event loop.
 
     ``background_sink`` gets output outside a running execution: of threads of finished cells, and comm messages.
     """
-
-    facts: SandboxFacts
 
     @classmethod
     async def open(
@@ -117,112 +108,6 @@ class SandboxResource:
             raise
         return resource
 
-    def __init__(
-        self,
-        sandbox: Sandbox,
-        config: BootConfig,
-        grant: TaskWorkspaceAccessGrant | None,
-        paths: Mapping[str, str],
-        max_output_bytes: int,
-        deliver: Delivery | None = None,
-    ) -> None:
-        """Use :meth:`open`."""
-        self.builds: BuildStore | None = None
-        self._built: set[str] = set()
-        self.need_handler: NeedHandler | None = None
-        self._bring: Callable[[], Awaitable[None]] | None = None
-        self._deliver = deliver
-        self._sandbox = sandbox
-        self._config = config
-        self._mounts = grant.mounts_key() if grant is not None else None
-        self._shown = {item.name for item in grant.inputs} if grant is not None else set()
-        self._paths = dict(paths)
-        self._max_output_bytes = max_output_bytes
-        self._router = OutputRouter()
-        self._turn = asyncio.Lock()
-        self._tasks = TaskKeeper()
-        self._session: GuestSession | None = None  # until the guest has been spawned
-        self._resident: Resident
-        self._stops: Stops
-        self._closing: asyncio.Task[None] | None = None
-        self._death: DeathCause | None = None
-        self._death_known = asyncio.Event()
-        self._idle_death: DeathCause | None = None
-
-    # -- what is known of it -------------------------------------------------------------------------------------
-
-    @property
-    def background_sink(self) -> OutputSink | None:
-        """Where output outside a running execution goes."""
-        return self._router.background_sink
-
-    @background_sink.setter
-    def background_sink(self, sink: OutputSink | None) -> None:
-        self._router.background_sink = sink
-
-    @property
-    def interrupt_grace(self) -> float:
-        """Seconds from a Stop or a time limit to the kill of an interpreter that goes on; may be set at any time."""
-        return self._stops.grace
-
-    @interrupt_grace.setter
-    def interrupt_grace(self, seconds: float) -> None:
-        self._stops.grace = seconds
-
-    @property
-    def healthy(self) -> bool:
-        """True while the sandbox can serve another execution, as far as the host knows without asking."""
-        return self._closing is None and self._death is None and self._live.alive
-
-    async def health(self) -> Literal["ready", "unhealthy"]:
-        """Ask the mechanism too; for ``ExecutionResourceProvider.async_health_check``."""
-        return "ready" if self.healthy and await self._sandbox.is_alive() else "unhealthy"
-
-    @property
-    def _live(self) -> GuestSession:
-        if self._session is None:
-            raise SandboxDied("The sandbox has not been opened.")
-        return self._session
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """The provider's sandbox."""
-        return self._sandbox
-
-    @property
-    def interpreter_state(self) -> InterpreterState:
-        """State of the resident interpreter; ``none`` before the first start."""
-        run = self._router.active
-        if isinstance(run, CellRun) and run.sent:
-            return "busy"
-        state = self._resident.state
-        return "idle" if state == "ready" else state
-
-    @property
-    def interpreter_info(self) -> Mapping[str, Any]:
-        """What the interpreter said of itself when it became ready; untrusted."""
-        return self._resident.info
-
-    @property
-    def generation(self) -> int:
-        """How many interpreters were started here."""
-        return self._resident.generation
-
-    @property
-    def last_death(self) -> DeathCause | None:
-        """The last end of an interpreter or of the sandbox."""
-        return self._death or self._resident.last_death
-
-    @property
-    def diagnostics(self) -> str:
-        """The last of the guest's standard error: untrusted text for people."""
-        return self._live.diagnostics
-
-    @property
-    def output_source(self) -> GuestOutputSource:
-        """Where ``TaskWorkspace.collect`` reads from."""
-        return GuestOutputSource(self._sandbox, self._live)
-
     # -- executing -----------------------------------------------------------------------------------------------
 
     async def async_execute_code(
@@ -262,15 +147,6 @@ class SandboxResource:
                 plan.artefact = Artefact.of(bundle, self.facts, self.builds, self.output_source, self._built)
             return await self._run_plan(bundle, manifest, timeout, plan)
 
-    def _refuse_dead(self) -> None:
-        if self._closing is not None:
-            raise SandboxDied("The sandbox has been closed.")
-        if self._death is not None:
-            details = {"cause": self._death.model_dump(mode="json"), "lost": "sandbox"}
-            raise SandboxDied(self._death.message, details=details)
-        if not self._live.alive:
-            raise self._live.died()
-
     async def _run_cell(
         self, bundle: CodeExecutionBundle, manifest: MaterializationManifest, timeout: float | None, run: CellRun
     ) -> CodeExecutionResult:
@@ -303,6 +179,8 @@ class SandboxResource:
                 timer.cancel()
             self._end_activity(run)
             run.drop_input()
+        if self._wear.worn:
+            run.notice(WORN)
         status, message = (ExecutionStatus.ERROR, failure) if failure else run.outcome(timeout)
         return run.result(
             bundle, self.facts, execution_id=manifest.execution_id, status=status, message=message, error=run.error,
@@ -506,6 +384,7 @@ class SandboxResource:
     async def _on_done(self, header: Mapping[str, Any], payload: bytes) -> None:
         run = self._running(header)
         if run is not None:  # else of a cell that is over, or a forgery: it changes nothing
+            self._wear.finished_cell()
             await run.take_done(header["status"] == "ok", payload)
             self._end_activity(run)  # at once: what follows in the same read is late output
 
@@ -522,83 +401,10 @@ class SandboxResource:
         ok = await give(self.need_handler, cell, path, self.show_input, self._bring)
         await self._stops.send_quietly({"op": "need_reply", "cell": cell, "path": path, "ok": ok})
 
-    # -- the end -------------------------------------------------------------------------------------------------
-
     def _interpreter_exited(self, death: DeathCause, was_ready: bool) -> None:
         run = self._router.active
+        self._wear.ended(death, was_ready)
         if isinstance(run, CellRun) and run.sent:
             run.die(death)
         elif was_ready and death.kind != "stopped_by_user":
             self._idle_death = death
-
-    async def _explain(self, returncode: int | None) -> DeathCause | None:
-        try:
-            return await asyncio.wait_for(self._sandbox.explain_death(returncode), EXPLAIN_DEADLINE)
-        except Exception as error:
-            log.debug("the mechanism could not explain a death: %s", error)
-            return None
-
-    def _on_end(self, end: SessionEnd) -> None:
-        self._tasks.add(self._record_end(end))
-
-    async def _record_end(self, end: SessionEnd) -> None:
-        stopper: Stopper | None = "stopped_by_user" if self._closing is not None else self._stops.sandbox_stopper
-        death = await self._explain(end.returncode) if end.violation is None and stopper is None else None
-        own = sandbox_death(end.returncode, stopper=stopper, violation=end.violation)
-        self._set_death(with_loss(death) if death is not None else own)
-
-    def _set_death(self, death: DeathCause) -> None:
-        if self._death is not None:
-            return
-        self._death = death
-        self._death_known.set()
-        self._resident.sandbox_ended(death)
-        if self._router.active is not None:
-            self._router.active.die(death)
-
-    async def _explained_end(self, run: Activity) -> None:
-        """Wait until the cause of the sandbox's end is known and give it to *run*."""
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(self._death_known.wait(), CLOSE_DEADLINE)
-        run.die(self._death or sandbox_death(None))
-
-    async def aclose(self, grace: float = 2.0) -> None:
-        """Let exit handlers run for at most *grace* seconds, then end everything. Idempotent; completes when cancelled.
-
-        Raises SandboxCleanupError naming what could not be removed.
-        """
-        failed = self._closing is not None and self._closing.done() and self._closing.exception() is not None
-        if self._closing is None or failed:  # what could not be removed is tried again
-            self._closing = asyncio.ensure_future(self._close(grace))
-        closing = self._closing
-
-        async def closed() -> None:
-            await asyncio.shield(closing)
-
-        await complete_despite_cancel(closed())
-
-    async def _close(self, grace: float) -> None:
-        session = self._live
-        if session.alive:
-            session.resume()
-            with contextlib.suppress(SandboxError):
-                await session.send({"op": "shutdown", "grace": int(grace * 1000)})
-                await session.wait_ended(grace + 0.5)
-        await self._end()
-
-    async def _end(self) -> None:
-        try:
-            if self._session is not None:
-                await self._session.close()
-        finally:
-            try:
-                await asyncio.wait_for(self._sandbox.close(), CLOSE_DEADLINE)
-            except asyncio.TimeoutError:
-                raise SandboxCleanupError(
-                    f"The {self._sandbox.provider_id} sandbox was not removed within {CLOSE_DEADLINE:g} s; what is "
-                    "left of it is found by `agently-kernel clean`."
-                ) from None
-            finally:
-                await self._tasks.end()
-                if self._session is not None:
-                    self._set_death(sandbox_death(None, stopper="stopped_by_user"))
