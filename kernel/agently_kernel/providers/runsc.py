@@ -32,7 +32,7 @@ from agently_kernel.sandbox.system_files import bound_folders, write_system_file
 
 if sys.platform == "linux":
     from agently_kernel.providers.runsc_bundle import RunscLayout
-    from agently_kernel.providers.runsc_sandbox import RunscSandbox
+    from agently_kernel.providers.runsc_sandbox import ENVIRONMENT, RunscSandbox
 
 PROVIDER_ID = "runsc"
 GUEST_UID = 1000
@@ -59,6 +59,7 @@ class RunscPlan(Frozen):
     version: str
     platform: str
     interpreter: InterpreterLayout
+    launcher: tuple[str, ...] = ()
 
 
 def choose_platform(version: str, wanted: Platform) -> str:
@@ -69,11 +70,32 @@ def choose_platform(version: str, wanted: Platform) -> str:
     return "systrap" if found and int(found.group(1)) >= SYSTRAP_SINCE else "ptrace"
 
 
+# Rootless runsc leaves its kernel in the user's pid namespace and shows it the host's /proc: it gets its own.
+OWN_PROCESSES = (
+    "unshare", "--user", "--map-current-user", "--pid", "--fork", "--kill-child=SIGKILL", "--mount", "--mount-proc",
+    "--",
+)
+
+
 class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
     """Runs gVisor itself, rootless as an ordinary user."""
 
     provider_id = PROVIDER_ID
     output_collection = "protocol"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._launcher: tuple[str, ...] | None = None
+
+    def _rootless_launcher(self) -> tuple[str, ...]:
+        """Return the words that come before runsc, tried once; none where the host does not allow them. Blocks."""
+        if self._launcher is None:
+            try:
+                works = ask_program([*OWN_PROCESSES, "true"], env=ENVIRONMENT).returncode == 0
+            except SandboxLaunchError:
+                works = False
+            self._launcher = OWN_PROCESSES if works else ()
+        return self._launcher
 
     async def plan(self, requirement: ExecutionResourceRequirement, policy: ExecutionResourcePolicy) -> RunscPlan:
         """Find runsc and ask its version. Raises ConfigurationError, SandboxLaunchError."""
@@ -89,6 +111,7 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
         return RunscPlan(
             config=config, binary=binary, stamp=tuple(file_stamp(binary)), version=version,
             platform=choose_platform(version, config.platform), interpreter=describe_interpreter(),
+            launcher=() if user_id() == 0 else await asyncio.to_thread(self._rootless_launcher),
         )
 
     @staticmethod
@@ -105,7 +128,7 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
     def plan_key(self, plan: RunscPlan) -> Sequence[object]:
         """Program, release, platform, interpreter, config."""
         return (plan.binary, plan.stamp, plan.version, plan.platform, plan.interpreter.real_executable,
-                plan.config.model_dump_json())
+                plan.launcher, plan.config.model_dump_json())
 
     def notes(self, plan: RunscPlan) -> tuple[str, ...]:
         """Name what is on the import path and not shown."""
@@ -131,7 +154,7 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
             "mechanism": "gvisor", "version": plan.version, "platform": plan.platform,
             "identity": f"uid {layout.uid} of gVisor's kernel" + ("" if root else ", rootless"),
         }
-        sandbox = RunscSandbox(plan.binary, flags, layout, facts, lease=lease)
+        sandbox = RunscSandbox(plan.binary, flags, layout, facts, lease=lease, launcher=plan.launcher)
         environment = sandbox_environment(plan.interpreter, cpus=request.policy.limits.cpus, extra=plan.config.env)
         resource = await SandboxResource.open(
             sandbox,

@@ -31,6 +31,7 @@ which the platform ptrace was seen to need 11. The guest's tasks are limited by 
 the sandbox when it is passed, protects the host where there is no such group."""
 
 GO_FAILURE = 2
+ENVIRONMENT = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
 class RunscSandbox(LocalSandbox):
@@ -40,10 +41,11 @@ class RunscSandbox(LocalSandbox):
 
     def __init__(
         self, program: str, flags: Sequence[str], layout: RunscLayout, facts: Mapping[str, Any], *,
-        lease: UidLease | None = None,
+        lease: UidLease | None = None, launcher: Sequence[str] = (),
     ) -> None:
-        """*flags* go before the command ``run``; *facts* are those of the mechanism."""
+        """*flags* go before the command ``run``; *facts* are those of the mechanism; *launcher* starts runsc."""
         super().__init__(layout.limits, lease)
+        self._launcher = launcher
         self._program = program
         self._flags = flags
         self._layout = layout
@@ -67,11 +69,10 @@ class RunscSandbox(LocalSandbox):
             ) from error
         self._cgroup = SandboxCgroup.create(_group_limits(self._layout.limits))
         command = [
-            self._program, "--root", str(folder / "state"), *self._flags, "run", "-bundle", str(folder),
-            f"agently-{secrets.token_hex(6)}",
+            *self._launcher, self._program, "--root", str(folder / "state"), *self._flags,
+            "run", "-bundle", str(folder), f"agently-{secrets.token_hex(6)}",
         ]
-        environment = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "TMPDIR": str(folder)}
-        self._process = await spawn_process(self._grouped(command), env=environment)
+        self._process = await spawn_process(self._grouped(command), env={**ENVIRONMENT, "TMPDIR": str(folder)})
         return self._process
 
     def _sentry(self) -> int | None:
