@@ -6,6 +6,7 @@ from agently_exec.result import ExecutionOutcome
 from agently_kernel.cells import failure_name
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.contract.result import CodeExecutionResult
+from agently_kernel.contract.words import sentence
 from agently_kernel.outputs import FilteredError
 
 
@@ -35,11 +36,11 @@ def failure_of(result: CodeExecutionResult, filtered: FilteredError | None = Non
         error = _named(name, filtered.evalue)
         error.shown = tuple(filtered.traceback)
     else:
-        error = _named(failure_name(result), result.message or result.status.value)
+        error = _named(failure_name(result), sentence(result.message or result.status.value))
     error.outcome = ExecutionOutcome(result)
     return error
 
 
 def refusal_of(error: AgentlyKernelError) -> ExecutionFailed:
     """Return the exception for what was refused before anything ran."""
-    return _named(type(error).__name__, str(error))
+    return _named(type(error).__name__, sentence(str(error)))

@@ -136,9 +136,9 @@ def show_outputs(home: Home, cell: str, wanted: Wanted, result: CodeExecutionRes
     """Say below the output of the cell what was collected and refused, and when isolation was less than wished."""
     selection = result.selection
     if selection is not None and selection.unsafe:
-        home.screen.note(cell, f"this ran WITHOUT isolation ({selection.provider_id}), as it was allowed to")
+        home.screen.note(cell, f"This ran WITHOUT isolation ({selection.provider_id}), as it was allowed to.")
     elif selection is not None and selection.preference_fallback:
-        home.screen.note(cell, f"the preferred isolation could not be had; {selection.provider_id} was taken instead")
+        home.screen.note(cell, f"The preferred isolation could not be had; {selection.provider_id} was taken instead.")
     for line in collected_lines(result.outputs):
         home.screen.note(cell, line)
     refused = refused_line(result.refused_outputs, fresh=wanted.requirement is not None)

@@ -14,6 +14,7 @@ from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.errors import AgentlyKernelError, reasons
 from agently_kernel.contract.resource import ExecutionResourceRequirement
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
+from agently_kernel.contract.words import sentence
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
 from agently_kernel.hints import network_hint
 from agently_kernel.magics import parse_magic
@@ -97,8 +98,8 @@ class CellRunner:
                 kernel.screen.note(cell, refused)
             if not (silent or self._looked_for_settings):
                 self._looked_for_settings = True
-                for sentence in misplaced():
-                    kernel.screen.note(cell, sentence)
+                for line in misplaced():
+                    kernel.screen.note(cell, line)
         except ValidationError as error:
             return self.failed(cell, "ValueError", f"{reasons(error)}. Nothing was run.")
         except AgentlyKernelError as error:
@@ -180,17 +181,18 @@ class CellRunner:
 
     def interrupted(self, running: RunningCell) -> dict[str, Any]:
         """Return the reply of a cell that was stopped outside of the session's sandbox."""
-        sentence = INTERRUPTED_ALONE if running.fresh_sandbox else INTERRUPTED
-        return self.failed(running.cell, "KeyboardInterrupt", sentence)
+        said = INTERRUPTED_ALONE if running.fresh_sandbox else INTERRUPTED
+        return self.failed(running.cell, "KeyboardInterrupt", said)
 
-    def failed(self, cell: str, name: str, sentence: str) -> dict[str, Any]:
+    def failed(self, cell: str, name: str, said: str) -> dict[str, Any]:
         """Show an error of ours in *cell* and return its reply."""
-        content = self.show_error(cell, name, sentence)
+        content = self.show_error(cell, name, said)
         return {"status": "error", "user_expressions": {}, "payload": [], **content}
 
-    def show_error(self, cell: str, name: str, sentence: str) -> dict[str, Any]:
+    def show_error(self, cell: str, name: str, said: str) -> dict[str, Any]:
         """Show an error of ours; its traceback is the sentence, for there are no frames that would tell more."""
-        return self._kernel.screen.error(cell, name, sentence, (f"\x1b[31m{name}\x1b[39m: {sentence}",))
+        said = sentence(said)
+        return self._kernel.screen.error(cell, name, said, (f"\x1b[31m{name}\x1b[39m: {said}",))
 
     def _save(self, cell: str, result: CodeExecutionResult) -> None:
         """Copy collected outputs into the folder that the user's configuration names."""

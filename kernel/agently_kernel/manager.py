@@ -371,7 +371,7 @@ class ExecutionResourceManager:
         if opening.cancelled():
             self._not_opened(handle, "cancelled")
             raise ExecutionResourceError(
-                "The scope was released while its resource was being made ready; nothing of it is left.",
+                "The sandbox was closed while it was being opened; nothing of it is left. Run the cell again.",
                 code="execution_resource.released",
             )
         error = opening.exception()
@@ -459,7 +459,8 @@ def _release_error(failed: Iterable[ExecutionResourceHandleView], **details: obj
     named = tuple(failed)
     lines = "; ".join(f"{view.handle_id} ({view.provider_id}): {view.error.rstrip('.')}" for view in named)
     return ExecutionResourceReleaseError(
-        f"The resource could not be closed and is quarantined: {lines}. It is tried again when its key is ensured or "
-        "it is released again; `agently-kernel clean` removes what a dead kernel left.",
+        f"The sandbox could not be closed and is quarantined, which means listed and never used again: {lines}. "
+        "Closing it is tried again when the next one is opened or this one is released again; `agently-kernel clean` "
+        "removes what a dead kernel left.",
         details={"handle_ids": [view.handle_id for view in named], **details},
     )

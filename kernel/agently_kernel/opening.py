@@ -27,6 +27,11 @@ from agently_kernel.selection import Attempt, Problem, SelectionChain, reprobe_p
 
 log = logging.getLogger("agently_kernel.manager")
 
+_WHY_NOT = {
+    "timed_out": "nobody answered in time",
+    "no_channel": "there is nobody who could be asked",
+    "cancelled": "the question was withdrawn",
+}
 _DOCTOR = "run `agently-kernel doctor` for details"
 ProbeEntries = MutableMapping[str, tuple[float, ExecutionResourceProbe]]
 Gatekeeper = Callable[[ExecutionResourceRequirement, Gate, str], Awaitable[ApprovalDecision]]
@@ -168,10 +173,11 @@ class Opener:
         try:
             await self.gate(requirement, "trusted_local", f"{requirement.language} with {requirement.provider_id}")
         except ApprovalDenied as denied:
+            outcome = denied.details.get("outcome")
             return Problem(
                 "approval",
                 "trusted_local",
-                f"running without isolation is not authorised ({denied.details.get('outcome')})",
+                f"running without isolation is not authorised: {_WHY_NOT.get(str(outcome), 'it was denied')}",
                 "set trusted_local_authorized=True in the host's configuration, or allow it when asked",
             )
         return None

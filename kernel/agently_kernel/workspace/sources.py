@@ -124,18 +124,22 @@ class SourceRoot:
 
     def _make_room(self, weight: int, in_use: Collection[str]) -> None:
         if weight > self._limit:
-            raise MaterializationError(f"the bundle needs {weight} bytes; the source root holds {self._limit} at most")
+            raise MaterializationError(
+                f"the program and its files have {weight:,} bytes together; a sandbox can be given at most "
+                f"{self._limit:,} bytes. Give large data with --input instead"
+            )
         for old in [name for name in self._kept if name not in in_use]:
             if self._total + weight <= self._limit:
                 return
             try:
                 remove_tree(self.path / old)
             except WorkspaceError as error:
-                raise MaterializationError(f"no room for a new bundle: {error}") from error
+                raise MaterializationError(f"there is no room for a new program: {error}") from error
             self._total -= self._kept.pop(old)
         if self._total + weight > self._limit:
             raise MaterializationError(
-                f"the running executions' bundles fill the source root ({self._limit} bytes); wait for one to end"
+                f"the programs that run now take all the room there is for programs ({self._limit:,} bytes); wait for "
+                "one to end"
             )
 
     def _explain(self, error: OSError, bundle: CodeExecutionBundle) -> MaterializationError:

@@ -204,7 +204,7 @@ async def test_release_scope_stops_an_ensure_that_is_under_way(make):
     while "ensure" not in provider.log:
         await asyncio.sleep(0)
     await asyncio.wait_for(manager.async_release_scope("session", "alice"), 5)
-    with pytest.raises(ExecutionResourceError, match="scope was released"):
+    with pytest.raises(ExecutionResourceError, match="closed while it was being opened"):
         await pending
     assert manager.list() == () and manager.types[-1] == "failed"
 

@@ -175,7 +175,7 @@ def test_oldest_unused_bundles_make_room(tmp_path):
             names.append(bundle.bundle_id)
         # a bundle weighs whole pages: 2 for its folder and file's own, 2 for 8001 bytes
         assert set(os.listdir(workspace.source_path)) == {first.bundle_id, *names[-3:]}
-        with pytest.raises(MaterializationError, match="the source root holds 65536 at most"):
+        with pytest.raises(MaterializationError, match="can be given at most 65,536 bytes"):
             workspace.materialize(make_bundle({"a.py": bytes(65536)}), workspace.issue_grant(execution_id="big"))
 
 
@@ -186,7 +186,7 @@ def test_running_bundles_are_never_pruned(tmp_path):
                 make_bundle({"a.py": b"%d" % number}), workspace.issue_grant(execution_id=str(number))
             )
         before = set(os.listdir(workspace.source_path))
-        with pytest.raises(MaterializationError, match="running executions' bundles fill the source root"):
+        with pytest.raises(MaterializationError, match="the programs that run now take all the room"):
             workspace.materialize(make_bundle({"a.py": bytes(20000)}), workspace.issue_grant(execution_id="late"))
         assert set(os.listdir(workspace.source_path)) == before
 
