@@ -27,8 +27,9 @@ def answering(session: KernelSession, word: str) -> Callable[[Run], None]:
     def during(run: Run) -> None:
         nonlocal answered
         while len(run.prompts) > answered:
-            found = re.search(r"'allow (\d{4})'", run.prompts[answered][0])
+            found = re.search(r"'(allow(?: \w+)?) (\d{4})'", run.prompts[answered][0])
             answered += 1
-            session.client.input(f"{word} {found.group(1)}" if found else word)
+            yes = found.group(1) if found and word == "allow" else word  # what opens most wants its name in the answer
+            session.client.input(f"{yes} {found.group(2)}" if found else word)
 
     return during
