@@ -33,7 +33,21 @@ _REPRESENTATIONS = (
     ("_repr_javascript_", "application/javascript"),
 )
 _FEATURES = sum({getattr(__future__, name).compiler_flag for name in __future__.all_feature_names})
+# A line magic, a command of the shell, a question for help; also the first two where their result is kept.
+_OF_IPYTHON = re.compile(r"\s*[%!?]|.*\?\s*$|[^=]*=\s*[%!]\s*\w")
+_NO_IPYTHON = (
+    "this line is IPython's, and the Python of this sandbox has no IPython; install it there (in the image: "
+    "pip install ipython) for magics, ! commands and help by ?"
+)
 _NAME = re.compile(r"[^\W\d]\w*(?:\.[^\W\d]\w*)*\.?$")
+
+
+def _name_what_is_missing(error: BaseException, source: str) -> None:
+    """Let a syntax error in a line that IPython would understand say so."""
+    lines = source.splitlines()
+    if isinstance(error, SyntaxError) and error.lineno is not None and 0 < error.lineno <= len(lines):
+        if _OF_IPYTHON.match(lines[error.lineno - 1]):
+            error.msg = _NO_IPYTHON
 
 
 def rich_bundle(value: Any) -> Tuple[Dict[str, Any], Dict[str, Any]]:
@@ -116,6 +130,7 @@ class PlainEngine(Engine):
         try:
             parts = self._compile(source, request.path)
         except BaseException as error:
+            _name_what_is_missing(error, source)
             self._show_error(error)
             return Outcome(False, self._reply(request, False))
         if any(code.co_flags & inspect.CO_COROUTINE for code, _ in parts):

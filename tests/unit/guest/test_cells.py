@@ -55,6 +55,21 @@ def strip(text: str) -> str:
     return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
+@pytest.mark.parametrize(
+    "line", ["%time 1", "%%bash", "!ls", "files = !ls", "t = %timeit -o 1", "len?", "?len", "  %cd x"]
+)
+def test_without_ipython_a_line_of_ipython_is_told_what_it_lacks(plain: Guest, line: str) -> None:
+    error = plain.run("x = 1\nif x:\n    pass\n" + line).error()
+    assert error["ename"] in ("SyntaxError", "IndentationError") and "has no IPython" in error["evalue"], error
+    assert "line 4" in strip("\n".join(error["traceback"]))
+
+
+@pytest.mark.parametrize("line", ["if True print('x')", "x = 5 %% 3", "print('why?'", "y = 7 !x"])
+def test_other_syntax_errors_stay_what_they_are(plain: Guest, line: str) -> None:
+    error = plain.run(line).error()
+    assert error["ename"] == "SyntaxError" and "IPython" not in error["evalue"], error
+
+
 def test_a_syntax_error_stops_the_whole_cell(either: Guest) -> None:
     assert either.run("ran_before = 1\nif True print('x')").error()["ename"] == "SyntaxError"
     assert either.run("print('ran_before' in globals())").text() == "False\n"
