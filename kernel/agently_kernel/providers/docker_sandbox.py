@@ -149,9 +149,9 @@ class DockerSandbox:
         raise SandboxLaunchError(
             f"The image {self.image.name} has no {wanted}. What starts, confines and watches code in a container is "
             "written in Python, whatever language a cell is in; without it nothing was run.",
-            details={"remedy": "use an image with Python 3.8 or newer (with IPython for magics and rich display); or add "
+            details={"remedy": "use an image with Python 3.8 or newer (IPython for magics and rich display); or add "
                      f"it with a Dockerfile of two lines, `FROM {self.image.name}` and `RUN apt-get update && apt-get "
-                     "install -y --no-install-recommends python3-minimal` (Alpine: `RUN apk add python3`); or say with "
+                     "install -y --no-install-recommends python3` (Alpine: `RUN apk add python3`); or say with "
                      "`python` where in the image it lies"},
         )
 
