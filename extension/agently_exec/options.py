@@ -18,6 +18,7 @@ from agently_kernel.contract.base import MAX_SECONDS
 from agently_kernel.contract.bundle import CodeExecutionToolchainRequirement, normalise_expected_outputs
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.isolation import ResourceLimits
+from agently_kernel.contract.network import normalise_hosts
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.resource import IsolationPolicy
 from agently_kernel.languages import get_adapter, languages
@@ -33,8 +34,6 @@ MIN_MEMORY = 64 * 2**20
 _EXEC = re.compile(r"\s*%%agently_exec(?![\w.])([^\n]*)(?:\n|\Z)")
 _LINE = re.compile(r"\s*%agently(?![\w.])([^\n]*)\s*\Z")
 _NAMED = re.compile(r"(?:%%agently_exec|%agently)(?![\w.])")
-_NAME = r"(?:\*\.)?[A-Za-z0-9](?:[A-Za-z0-9.-]{0,251}[A-Za-z0-9])?"
-_HOST = re.compile(rf"(?:{_NAME}|\[[0-9a-fA-F:.]+\])(?::\d{{1,5}})?\Z")
 _PROVIDER = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}\Z")
 
 
@@ -63,7 +62,10 @@ class ExecOptions:
 
 @dataclass(frozen=True, slots=True)
 class LineOptions:
-    """What a ``%agently`` line asks for. ``argument`` is the path of grant, the kind of allow; else empty."""
+    """What a ``%agently`` line asks for. ``argument`` is the path of grant, the kind of allow; else empty.
+
+    ``hosts`` are those of ``allow network``.
+    """
 
     command: str
     argument: str = ""
@@ -71,6 +73,7 @@ class LineOptions:
     mode: Literal["snapshot", "read_only"] = "snapshot"
     save: str = ""
     details: bool = False
+    hosts: tuple[str, ...] = ()
 
 
 class _Parser(argparse.ArgumentParser):
@@ -120,7 +123,7 @@ def _exec_parser() -> _Parser:
         "--unsafe-fallback", action="store_true", help="allow running without isolation; you are asked before"
     )
     parser.add_argument("--provider", action="extend", nargs="+", default=[], metavar="ID", help="in this order")
-    parser.add_argument("--network", metavar="none|HOST,…", help="addresses that the program needs; you are asked")
+    parser.add_argument("--network", metavar="none|HOST,…", help="hosts that the program may reach; you are asked")
     parser.add_argument(
         "--toolchain", action="extend", nargs="+", default=[], metavar="TOOL", help="such as 'go>=1.22' or node==20.1"
     )
@@ -143,7 +146,7 @@ COMMANDS = {
     "grant": "PATH: give a file or folder to the sandbox (--name NAME, --mode snapshot|read_only)",
     "restart": "close the session's sandbox; the next cell opens a fresh one",
     "events": "the last events of the resource manager",
-    "allow": "KIND: show a kind of output that was withheld, after asking",
+    "allow": "network HOST,…: let the session's sandbox reach these hosts; KIND: show a kind of output; after asking",
     "help": "this list",
 }
 _ARGUMENTS = {"grant": "PATH", "allow": "KIND"}
@@ -307,13 +310,18 @@ def _entry(text: str | None) -> str | None:
 def _network(text: str | None) -> tuple[str, ...] | None:
     if text is None or text.strip().casefold() == "none":
         return None if text is None else ()
-    hosts = tuple(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
-    for host in hosts:
-        if not _HOST.match(host):
-            raise _bad("--network", f"{host!r} is no host; give none, or names such as example.org or example.org:443")
+    try:
+        hosts = read_hosts(text)
+    except ValueError as error:
+        raise _bad("--network", f"{error}; or give none") from error
     if not hosts:
         raise _bad("--network", "give none, or the hosts that the program needs")
     return hosts
+
+
+def read_hosts(text: str) -> tuple[str, ...]:
+    """Read a list of hosts with commas between them. Raises ValueError."""
+    return normalise_hosts(part for part in text.split(",") if part.strip())
 
 
 def _seconds(text: str | None) -> float | None:
@@ -360,23 +368,37 @@ def parse_line(line: str) -> LineOptions:
         parser.add_argument("--save", default="", metavar="FOLDER")
     elif command == "doctor":
         parser.add_argument("--details", action="store_true")
-    options = LineOptions(command, **vars(parser.read(words[1:])))
     if command == "allow":
-        _check_kind(options.argument)
-    return options
+        parser.add_argument("hosts", nargs="*", metavar="HOST")
+    found = vars(parser.read(words[1:]))
+    if command == "allow":
+        found["hosts"] = _allowed_hosts(found["argument"], ",".join(found["hosts"]))
+    return LineOptions(command, **found)
+
+
+def _allowed_hosts(kind: str, text: str) -> tuple[str, ...]:
+    """Return the hosts of ``allow network``, () for a kind of output. Raises ConfigurationError."""
+    if kind != "network":
+        if text:
+            raise ConfigurationError(f"{LINE} allow {kind}: give one kind of output, or network and the hosts.")
+        _check_kind(kind)
+        return ()
+    try:
+        hosts = read_hosts(text)
+    except ValueError as error:
+        raise ConfigurationError(f"{LINE} allow network: {error}.") from error
+    if not hosts:
+        raise ConfigurationError(f"{LINE} allow network: name the hosts, for example {LINE} allow network pypi.org")
+    return hosts
 
 
 def _check_kind(kind: str) -> None:
     """Refuse what no output can be called. Raises ConfigurationError listing the kinds there are."""
     if is_kind(kind):
         return
-    network = (
-        " The network is not opened here: name the hosts in %%agently_exec --network HOST, or set "
-        "c.AgentlyKernel.network in the configuration." if kind.startswith("net") else ""
-    )
     raise ConfigurationError(
         f"{LINE} allow: {kind!r} is no kind of output. The line that begins with [withheld] names the kind: "
-        f"{', '.join(KINDS)}, mime:TYPE or widget:MODULE.{network}"
+        f"{', '.join(KINDS)}, mime:TYPE or widget:MODULE. To open the network: {LINE} allow network HOST"
     )
 
 
@@ -433,5 +455,5 @@ def _line_words(before: Sequence[str], word: str) -> list[str] | None:
     if word.startswith("-"):
         return [name for name in _LINE_OPTIONS.get(before[0], ()) if name.startswith(word)]
     if before == ["allow"]:
-        return [kind for kind in (*KINDS, "mime:", "widget:") if kind.startswith(word)]
+        return [kind for kind in ("network", *KINDS, "mime:", "widget:") if kind.startswith(word)]
     return None if before[0] == "grant" else []

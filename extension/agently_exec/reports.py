@@ -7,6 +7,7 @@ from pathlib import Path
 from agently_exec.home import Home
 from agently_exec.options import LineOptions, line_help
 from agently_exec.tables import MARKS, Report, Table, amount, clean, events_table, facts_report, outputs_table
+from agently_exec.work import ask_network
 from agently_kernel.cells import save_outputs
 from agently_kernel.contract.approval import ApprovalOutcome
 from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
@@ -47,6 +48,8 @@ async def run_line(home: Home, options: LineOptions, *, cell: str) -> Report:
         case "events":
             return Report((events_table(home.sandbox.events),))
         case _:
+            if options.hosts:
+                return await _allow_network(home, options.hosts, cell)
             return await _allow(home, options.argument, cell)
 
 
@@ -63,7 +66,7 @@ async def status(home: Home) -> Report:
         rows.append(("sandbox", f"{facts.provider_id} ({facts.safety_class.value})"))
         text = f"{mark} {len(held)} of {len(IsolationAxis)} axes observed to hold; {policy.isolation} by configuration"
         rows.append(("isolation", text))
-        rows.append(("network", f"{MARKS[facts.isolation.network_blocked]} {facts.network}"))
+        rows.append(("network", f"{MARKS[facts.isolation.network_blocked]} {facts.network_shown}"))
         rows += [
             (limit.name, f"{amount(limit.limit, limit.name)} by {limit.mechanism}")
             for limit in facts.limits
@@ -129,6 +132,20 @@ async def _grant(home: Home, options: LineOptions, cell: str) -> Report:
         rows.append(("digest", granted.sha256))
     note = "" if there else "A mount needs a fresh sandbox: run %agently restart (variables are lost)."
     return Report((Table("Given to the sandbox", ("", ""), tuple(rows), note),))
+
+
+async def _allow_network(home: Home, hosts: tuple[str, ...], cell: str) -> Report:
+    await home.sandbox.ready()
+    more = tuple(host for host in hosts if host not in home.sandbox.network_hosts)
+    if more:
+        await ask_network(home, more, cell)
+    facts = await home.sandbox.allow_network(hosts)
+    if facts is None:
+        note = "The next sandbox of this session is opened with them."
+    else:
+        note = f"Observed: {MARKS[facts.network == 'filtered']} {facts.network_shown}. Nothing else can be reached."
+    rows = tuple((host,) for host in home.sandbox.network_hosts)
+    return Report((Table("The session's sandbox may reach", ("host",), rows, note),))
 
 
 async def _allow(home: Home, kind: str, cell: str) -> Report:

@@ -144,7 +144,9 @@ def _axes(facts: SandboxFacts) -> Table:
     rows = []
     for subject, value in values:
         evidence = [item for item in facts.isolation.evidence if item.subject == subject]
-        label = f"network ({facts.network}): blocked" if subject == "network" else subject
+        label = subject
+        if subject == "network":
+            label = f"network ({facts.network_shown}): {'all else blocked' if facts.network_hosts else 'blocked'}"
         seen = _evidence([(item.check, item.source, item.value) for item in evidence])
         rows.append((f"{MARKS[value]} {_WORDS[value]}", label, seen))
     return Table("Isolation, as observed on this very sandbox", ("", "axis", "evidence"), tuple(rows))

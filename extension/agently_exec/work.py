@@ -13,6 +13,7 @@ from agently_exec.options import EXEC, ISOLATION, NOTHING_RUN, ExecOptions
 from agently_exec.tables import amount
 from agently_kernel.contract.bundle import CodeExecutionFile, CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.errors import ConfigurationError, reasons
+from agently_kernel.contract.network import HostPattern
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderCandidate
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
@@ -103,18 +104,25 @@ async def _requirement(home: Home, options: ExecOptions, cell: str) -> Execution
         if most is not None and options.memory > most:
             await ask("limits", f"{amount(options.memory)} of memory instead of {amount(most)}")
         changes["limits"] = configured.limits.model_copy(update={"memory_bytes": options.memory})
-    if options.network == ():
-        changes["network_mode"] = "disabled"
-    elif options.network and configured.network_mode == "disabled":
-        await ask(
-            "network", ", ".join(options.network),
-            reach="every address: what the sandbox reaches is not limited to the names above",
-        )
-        changes["network_mode"] = "enabled"
+    if options.network is not None:
+        allowed = home.sandbox.network_hosts
+        more = tuple(host for host in options.network if host not in allowed)
+        if more and configured.network_mode != "enabled":
+            await ask_network(home, more, cell)
+        changes |= {"network_mode": "hosts" if options.network else "disabled", "network_hosts": options.network}
     values = {name: getattr(configured, name) for name in ExecutionResourcePolicy.model_fields}
     return ExecutionResourceRequirement(
         scope="action_call", owner_id=home.session_id, provider_candidates=_candidates(home, options),
         policy=ExecutionResourcePolicy(**{**values, **changes}),
+    )
+
+
+async def ask_network(home: Home, hosts: tuple[str, ...], cell: str) -> None:
+    """Ask whether a sandbox may reach *hosts*. Raises ApprovalDenied."""
+    ports = "80 and 443" if not any(HostPattern.parse(host).port for host in hosts) else "as named, else 80 and 443"
+    await home.approval.gate(
+        "network", ", ".join(hosts), policy=home.sandbox.policy, session_id=home.session_id, cell_id=cell,
+        facts={"ports": ports},
     )
 
 

@@ -36,6 +36,8 @@ from agently_kernel.handles import Handle
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.own_parts import OwnParts
 from agently_kernel.policy import PolicyApproval
+from agently_kernel.policy_text import MAX_FACT
+from agently_kernel.providers.network import grant_hosts
 from agently_kernel.selection import toolchain_problem
 
 if TYPE_CHECKING:
@@ -220,6 +222,9 @@ class CodeExecution:
             resource = _resource(handle)
             if on_handle is not None:
                 on_handle(handle)
+            if policy.network_mode == "hosts" and handle.requirement.policy.network_mode == "disabled":
+                # a resident sandbox, opened for its owner's policy
+                grant_hosts(resource, (), handle.network_modes, self.manager, handle.requirement)
         with run.step("materialize"):
             manifest = space.materialize(bundle, grant)
         if isinstance(resource, UsesBuilds):
@@ -254,6 +259,8 @@ class CodeExecution:
             changes["resident"] = bundle.form is ExecutionForm.SESSION
             changes["toolchains"] = bundle.toolchains or requirement.toolchains
             changes["reuse_key"] = run.execution_id  # never shared, not even with a run of the same owner
+        else:
+            changes["policy"] = requirement.policy  # what one bundle's steps may reach makes no other sandbox of it
         handle = await self.manager.async_ensure(requirement.model_copy(update=changes), hold=not once)
         if not once:
             # The resident sandbox was chosen for its owner's requirement, not for this bundle.
@@ -266,20 +273,23 @@ class CodeExecution:
     async def _approve_network(
         self, bundle: CodeExecutionBundle, requirement: ExecutionResourceRequirement, cell: str
     ) -> ExecutionResourcePolicy:
-        """Return the policy, with the network opened when steps need it and that is allowed for exactly these steps."""
+        """Return the policy, with a relay when steps name hosts and a person allowed that for exactly these steps."""
         policy = requirement.policy
         steps = [step for step in (*bundle.build_steps, bundle.run_step) if step is not None and step.network]
-        if not steps or policy.network_mode == "enabled":
+        hosts = dict.fromkeys(host for step in steps for host in step.reach)
+        if not steps or policy.network_mode == "enabled" or set(hosts) <= set(policy.network_hosts):
             return policy
         await self.manager.approval.gate(
             "dependencies",
             "; ".join(" ".join(step.argv) for step in steps),
             policy=policy,
-            facts={"language": bundle.language, "bundle": bundle.bundle_id},
+            facts={
+                "language": bundle.language, "bundle": bundle.bundle_id, "only from": ", ".join(hosts)[:MAX_FACT],
+            },
             cell_id=cell,
             session_id=self.manager.session_id or f"{requirement.scope}/{requirement.owner_id}",
         )
-        return policy.model_copy(update={"network_mode": "enabled"})
+        return policy.model_copy(update={"network_mode": "hosts"})
 
     async def _collect(
         self,

@@ -12,6 +12,7 @@ from typing import Any
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.isolation import SandboxFacts
+from agently_kernel.contract.network import NetworkMode
 from agently_kernel.contract.protocols import CodeExecutionResource, ExecutionResourceProvider
 from agently_kernel.contract.resource import (
     ExecutionResourceHandleView,
@@ -84,6 +85,12 @@ class Handle:
     def facts(self) -> SandboxFacts | None:
         """The facts observed of the resource, None before it was opened."""
         return getattr(self.resource, "facts", None)
+
+    @property
+    def network_modes(self) -> tuple[NetworkMode, ...]:
+        """What its provider's sandboxes can be opened with, as probed."""
+        probe = self.selection.probe if self.selection is not None else None
+        return probe.capability.network_modes if probe is not None and probe.capability is not None else ()
 
     def view(self) -> ExecutionResourceHandleView:
         """Return an immutable picture of now."""

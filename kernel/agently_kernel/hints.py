@@ -32,9 +32,9 @@ def network_hint(result: CodeExecutionResult) -> str:
     if not any(_NO_NETWORK.search(text) for text in said if text):
         return ""
     hint = (
-        "The network is off in this sandbox, on purpose. To give one cell a network, begin it with "
-        "%%agently_exec --network HOST (you are asked); to give it to all cells, set "
-        "c.AgentlyKernel.network = 'enabled' in your configuration."
+        "The network is off in this sandbox, on purpose. To open single hosts run %agently allow network HOST, or "
+        "begin the cell of a program with %%agently_exec --network HOST (you are asked); to open them always, list "
+        "them in c.AgentlyKernel.network_hosts in your configuration."
     )
     if any(_INSTALLER.search(text) for text in said[1:]):
         hint += " Packages of the environment that this kernel is installed in are there already: install others there."

@@ -160,7 +160,7 @@ class PolicyView(Frozen):
 
     isolation: Literal["required", "preferred", "none"] = "required"
     output_policy: Literal["framed", "static", "trusted"] = "framed"
-    network_mode: Literal["disabled", "enabled"] = "disabled"
+    network_mode: Literal["disabled", "hosts", "enabled"] = "disabled"
     approval_timeout_seconds: float | None = 120.0
     scratch: Literal["tmpfs", "disk"] = "tmpfs"
     wishes: tuple[WishView, ...] = ()
@@ -219,6 +219,7 @@ class SandboxView(Frozen):
     provider_id: str
     safety_class: SafetyClass
     network: Literal["none", "inherited", "filtered", "unknown"]
+    network_hosts: tuple[str, ...] = ()
     axes: tuple[AxisView, ...]
     network_axis: AxisView
     limits: tuple[LimitView, ...] = ()

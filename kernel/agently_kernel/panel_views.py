@@ -74,6 +74,7 @@ def sandbox_view(facts: SandboxFacts) -> SandboxView:
     isolation = facts.isolation
     return SandboxView(
         provider_id=facts.provider_id, safety_class=facts.safety_class, network=facts.network,
+        network_hosts=facts.network_hosts,
         axes=tuple(_axis_view(axis, isolation.axis(axis), isolation.evidence) for axis in IsolationAxis),
         network_axis=_axis_view("network", isolation.network_blocked, isolation.evidence),
         limits=tuple(

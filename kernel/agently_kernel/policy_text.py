@@ -29,8 +29,8 @@ WORDING: Mapping[Gate, _Wording] = {
     ),
     "network": _Wording(
         "Give the sandbox network access",
-        "A cell asks for network access: {subject}.",
-        "Code in the sandbox can reach these addresses and can send there everything that it can read.",
+        "A cell asks for network access to: {subject}.",
+        "Code in the sandbox can reach these hosts and no others, and can send them everything that it can read.",
     ),
     "trusted_local": _Wording(
         "Run WITHOUT any isolation",
@@ -60,7 +60,7 @@ WORDING: Mapping[Gate, _Wording] = {
     "dependencies": _Wording(
         "Install packages",
         "Packages would be downloaded and installed inside the sandbox: {subject}.",
-        "The sandbox has network access for this run, and the code of these packages runs in it.",
+        "While they are installed the sandbox reaches the package index. The code of these packages runs in it.",
     ),
     "active_output": _Wording(
         "Show active output",

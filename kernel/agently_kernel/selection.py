@@ -178,10 +178,16 @@ def hard_problem(requirement: ExecutionResourceRequirement, probe: ExecutionReso
     trusted = capability.safety_class is SafetyClass.TRUSTED_LOCAL
     if trusted:
         return no_isolation_problem(requirement)
-    if requirement.policy.network_mode == "disabled" and (
-        capability.network != "none" or capability.isolation.network_blocked is False
-    ):
+    network = requirement.policy.network_mode
+    if network != "enabled" and (capability.network != "none" or capability.isolation.network_blocked is False):
         return _network_problem(capability.network)
+    if network == "hosts" and "hosts" not in capability.network_modes:
+        return Problem(
+            "network",
+            "hosts",
+            "it cannot open the network for single hosts",
+            "use a provider that can (bubblewrap, docker, gvisor, runsc), or leave --network out",
+        )
     return None
 
 
@@ -252,12 +258,13 @@ def reprobe_problem(attempt: Attempt, facts: SandboxFacts, *, demand_axes: bool)
         )
     if demand_axes and (found := isolation_problem(policy, facts.isolation)) is not None:
         return found._replace(code="reprobe_changed", message="in the opened sandbox, " + found.message)
-    if not trusted and policy.network_mode == "disabled":
+    if not trusted and policy.network_mode != "enabled":
         blocked = facts.isolation.network_blocked
-        if facts.network != "none" or blocked is False or (blocked is None and policy.isolation == "required"):
+        wanted = "none" if policy.network_mode == "disabled" else "filtered"
+        if facts.network != wanted or blocked is False or (blocked is None and policy.isolation == "required"):
             seen = (
                 "could not be observed to be blocked"
-                if facts.network == "none" and blocked is None
+                if facts.network in ("none", "unknown") and blocked is not False
                 else f"is {facts.network}"
             )
             return _network_problem(facts.network)._replace(

@@ -17,9 +17,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionRequest
-from agently_kernel.contract.errors import AgentlyKernelError, ApprovalDenied, SandboxDied
+from agently_kernel.contract.errors import AgentlyKernelError, ApprovalDenied, ConfigurationError, SandboxDied
 from agently_kernel.contract.events import EventHook, ExecutionResourceEvent
 from agently_kernel.contract.isolation import SafetyClass, SandboxFacts
+from agently_kernel.contract.network import normalise_hosts
 from agently_kernel.contract.outputs import NoticeOutput, OutputSink
 from agently_kernel.contract.protocols import OutputSource
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderSelection
@@ -31,6 +32,7 @@ from agently_kernel.inputs_gate import InputGate, not_given
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.probe_memory import ProbeMemory
+from agently_kernel.providers.network import grant_hosts
 from agently_kernel.reaper import Reaper, watch
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.settings import KernelSettings
@@ -72,6 +74,7 @@ class SessionSandbox:
         self._approval = approval
         self._inputs: InputGate | None = None
         self._mounted: tuple[GrantedInput, ...] = ()
+        self._hosts: tuple[str, ...] = ()
         self.events: deque[ExecutionResourceEvent] = deque(maxlen=KEPT_EVENTS)
         self.manager.add_hook(self.events.append)
         self._workspace: TaskWorkspace | None = None
@@ -215,7 +218,37 @@ class SessionSandbox:
             resource.background_sink = self._sink
             resource.need_handler = self._need
             resource.interrupt_grace = self.settings.interrupt_grace
+        with contextlib.suppress(ConfigurationError):  # another provider than the one that they were granted to
+            self._open_hosts(handle)
         self._on_handle(handle)
+
+    @property
+    def network_hosts(self) -> tuple[str, ...]:
+        """The hosts that this session's sandbox may reach: configured, or granted since."""
+        return normalise_hosts((*self.policy.network_hosts, *self._hosts))
+
+    async def allow_network(self, hosts: Sequence[str]) -> SandboxFacts | None:
+        """Let the session's sandbox reach *hosts* too, this one and those that follow; variables live on.
+
+        Returns the facts as observed then, None when no sandbox is open. Raises ConfigurationError where the provider
+        cannot do that, SandboxError when the relay does not start; nothing is granted then.
+        """
+        before = self._hosts
+        self._hosts = normalise_hosts((*before, *hosts))
+        handle = self._handle
+        try:
+            if handle is not None and self.resource is not None:
+                self._open_hosts(handle)
+                await self.resource.open_network()
+                self._on_handle(handle)
+        except AgentlyKernelError:
+            self._hosts = before
+            raise
+        return self.facts
+
+    def _open_hosts(self, handle: Handle) -> None:
+        if self._hosts:
+            grant_hosts(handle.resource, self._hosts, handle.network_modes, self.manager, handle.requirement)
 
     @property
     def resource(self) -> SandboxResource | None:

@@ -20,6 +20,7 @@ from pydantic import Field, ValidationError, field_validator
 from agently_kernel.contract.base import MAX_SECONDS, Frozen
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.isolation import REQUIRED_AXES, IsolationAxis, ResourceLimits
+from agently_kernel.contract.network import EVERY_PUBLIC_HOST, normalise_hosts
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.resource import ExecutionResourcePolicy, IsolationPolicy, ProviderCandidate
 from agently_kernel.contract.workspace import CollectionLimits
@@ -104,6 +105,12 @@ class KernelSettings(Frozen):
     auto_allow: bool = Field(default=False, description="answer every gate with yes; never bypasses a constraint")
     approval_timeout: float = Field(default=120.0, gt=0, le=MAX_SECONDS)
     network: Literal["disabled", "enabled"] = "disabled"
+    network_hosts: tuple[str, ...] = Field(
+        default=(), description="hosts that cells may always reach: 'pypi.org', '*.example.org', 'db.example.org:5432'"
+    )
+    package_hosts: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="by language: hosts that packages come from, instead of the public index"
+    )
     timeout: float | None = Field(
         default=None, gt=0, le=MAX_SECONDS, description="wall-clock limit of one cell; None: no limit"
     )
@@ -120,7 +127,20 @@ class KernelSettings(Frozen):
     )
     save_outputs: str | None = Field(default=None, description="folder beside the notebook that collected files go to")
 
-    @field_validator("providers", "required_axes", "required_limits", mode="before")
+    @field_validator("network_hosts")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return normalise_hosts(value)
+
+    @field_validator("package_hosts", mode="before")
+    @classmethod
+    def _package_hosts(cls, value: object) -> object:
+        value = _literal(value)
+        if not isinstance(value, Mapping):
+            return value
+        return {str(name): tuple(hosts) if isinstance(hosts, list) else hosts for name, hosts in value.items()}
+
+    @field_validator("providers", "required_axes", "required_limits", "network_hosts", mode="before")
     @classmethod
     def _sequence(cls, value: object) -> object:
         value = _literal(value)
@@ -162,12 +182,15 @@ class KernelSettings(Frozen):
 
     def policy(self) -> ExecutionResourcePolicy:
         """Return the policy of this kernel's session. Raises ConfigurationError when two settings contradict."""
+        public = (EVERY_PUBLIC_HOST,) if self.network == "enabled" else ()
+        hosts = (*public, *self.network_hosts) if self.network_hosts else ()
         try:
             return ExecutionResourcePolicy(
                 isolation=self.isolation, required_axes=self.required_axes, unsafe_fallback=self.unsafe_fallback,
                 trusted_local_authorized=self.trusted_local_authorized, auto_allow=self.auto_allow,
                 approval_mode=self.approval_mode, approval_timeout_seconds=self.approval_timeout,
-                network_mode=self.network, timeout_seconds=self.timeout, max_output_bytes=256 * 1024,
+                network_mode="hosts" if hosts else self.network, network_hosts=hosts,
+                package_hosts=self.package_hosts, timeout_seconds=self.timeout, max_output_bytes=256 * 1024,
                 limits=self.limits, required_limits=self.required_limits,
             )
         except ValidationError as error:

@@ -275,7 +275,7 @@ export interface PanelSnapshot {
 export interface PolicyView {
   isolation: 'required' | 'preferred' | 'none';
   output_policy: 'framed' | 'static' | 'trusted';
-  network_mode: 'disabled' | 'enabled';
+  network_mode: 'disabled' | 'hosts' | 'enabled';
   approval_timeout_seconds: number | null;
   scratch: 'tmpfs' | 'disk';
   wishes: WishView[];
@@ -289,6 +289,7 @@ export interface SandboxView {
   provider_id: string;
   safety_class: SafetyClass;
   network: 'none' | 'inherited' | 'filtered' | 'unknown';
+  network_hosts: string[];
   axes: AxisView[];
   network_axis: AxisView;
   limits: LimitView[];

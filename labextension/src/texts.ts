@@ -97,8 +97,12 @@ export function safetyClass(
 
 export function network(
   trans: TranslationBundle,
-  value: SandboxView['network']
+  value: SandboxView['network'],
+  hosts: string[] = []
 ): string {
+  if (hosts.length) {
+    return trans.__('only %1', hosts.join(', '));
+  }
   switch (value) {
     case 'none':
       return trans.__('off');

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import http.server
 import json
 import re
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -184,6 +186,49 @@ def test_arguments_are_not_filled_from_variables(home: KernelSession) -> None:
     assert home.run("%%agently_exec -- '{secret}' $secret\nimport sys\nprint(sys.argv[1:])").text() == (
         "['{secret}', '$secret']\n"
     )
+
+
+class SyntheticAnswer(http.server.BaseHTTPRequestHandler):
+    """Answers everything with ``pong``."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+        self.wfile.write(b"pong")
+
+    def log_message(self, format: str, *args: Any) -> None:
+        """Say nothing."""
+
+
+GET = (
+    "import os, urllib.request\nos.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\n"
+    "print(kept, urllib.request.urlopen('http://127.0.0.3:{}/').read())"
+)
+
+
+def test_a_session_is_given_a_host_when_a_person_allows_it(home: KernelSession) -> None:
+    server = http.server.HTTPServer(("127.0.0.3", 0), SyntheticAnswer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    port, magic = server.server_address[1], "%%agently_exec --session\n"
+    try:
+        assert home.run(f"{magic}kept = 'kept'").status == "ok"
+        assert home.run(f"{magic}{GET.format(port)}").status == "error"
+        line = f"%agently allow network 127.0.0.3:{port}"
+        assert home.run(line).error[0] == "ApprovalDenied"
+        allowed = home.run(line, allow_stdin=True, during=answering(home, "allow"))
+        assert f"A cell asks for network access to: 127.0.0.3:{port}." in allowed.prompts[0][0]
+        assert f"✓ hosts: 127.0.0.3:{port}" in shown(allowed)
+        assert home.run(f"{magic}{GET.format(port)}").text() == "kept b'pong'\n"
+        assert f"network (hosts: 127.0.0.3:{port}): all else blocked" in shown(home.run("%agently facts"))
+        refused = home.run(magic + GET.replace("127.0.0.3", "other.example").format(80))
+        assert "other.example:80 is not granted" in refused.text("stderr")
+        assert "%agently allow network other.example" in refused.text("stderr")
+        assert home.run("%agently restart").status == "ok"
+        assert home.run(f"{magic}kept = 'anew'\n{GET.format(port)}").text() == "anew b'pong'\n"
+        fresh = f"%%agently_exec --network 127.0.0.3:{port}\nkept = 'fresh'\n" + GET.format(port)
+        assert home.run(fresh).text() == "fresh b'pong'\n"  # what the session may, a program may without a question
+    finally:
+        server.shutdown()
 
 
 def test_a_file_beside_the_notebook_is_found_under_its_name(home: KernelSession) -> None:

@@ -203,12 +203,23 @@ def test_kinds_that_can_be_withheld_can_be_allowed(kind: str) -> None:
     assert parse_line(f"allow {kind}") == LineOptions("allow", kind)
 
 
-@pytest.mark.parametrize("kind", ["html", "network", "mime:", "mime:pdf", "widget:", "other:x", "javascript:x", "a b"])
+@pytest.mark.parametrize("kind", ["html", "net", "mime:", "mime:pdf", "widget:", "other:x", "javascript:x", "a b"])
 def test_what_no_output_is_called_is_refused_with_what_there_is(kind: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_line(f"allow '{kind}'")
     assert "javascript, chart, set_next_input, mime:TYPE or widget:MODULE" in str(caught.value)
-    assert ("--network HOST" in str(caught.value)) == (kind == "network")
+    assert "%agently allow network HOST" in str(caught.value)
+
+
+def test_hosts_are_allowed_by_name() -> None:
+    wanted = LineOptions("allow", "network", hosts=("pypi.org", "*.example.org:8443"))
+    assert parse_line("allow network pypi.org, *.Example.org:8443") == wanted
+    for line, said in (
+        ("allow network", "name the hosts"), ("allow network http://x/", "example.org"),
+        ("allow chart pypi.org", "one kind"),
+    ):
+        with pytest.raises(ConfigurationError, match=said):
+            parse_line(line)
 
 
 @pytest.mark.parametrize(
@@ -255,7 +266,7 @@ def test_a_bad_command_is_refused(line: str, said: str) -> None:
         ("%agently st", ("status",)),
         ("%agently grant data.csv --m", ("--mode",)),
         ("%agently grant data.csv --mode ", ("snapshot", "read_only")),
-        ("%agently allow ", ("javascript", "chart", "set_next_input", "mime:", "widget:")),
+        ("%agently allow ", ("network", "javascript", "chart", "set_next_input", "mime:", "widget:")),
     ],
 )
 def test_options_are_completed(code: str, matches: tuple[str, ...]) -> None:

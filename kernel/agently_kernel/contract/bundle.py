@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, field_validator, model_validator
 
 from agently_kernel.contract.base import Frozen, JSONValue, canonical_json, freeze_mapping, sha256_digest, thaw
+from agently_kernel.contract.network import EVERY_PUBLIC_HOST, normalise_hosts
 from agently_kernel.contract.paths import (
     MAX_EXPECTED_OUTPUTS,
     normalise_output_path,
@@ -110,7 +111,7 @@ class CodeExecutionStep(Frozen):
     ``cwd`` is one of source, build, output, scratch. Entries of ``argv`` and values of ``env`` may be
     ``workspace://{source,input,build,output}/…`` (``source`` is the bundle's own folder); the sandbox translates them
     with ``contract.workspace.resolve_workspace_uri``. ``network`` asks for network in this step
-    only (subject to a gate).
+    only (subject to a gate), to ``hosts`` and nothing else; without any named that is every public host.
     """
 
     argv: tuple[str, ...]
@@ -118,6 +119,23 @@ class CodeExecutionStep(Frozen):
     cwd: Literal["source", "build", "output", "scratch"] = "source"
     env: Mapping[str, str] = Field(default_factory=dict)
     network: bool = False
+    hosts: tuple[str, ...] = ()
+
+    @field_validator("hosts")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return normalise_hosts(value)
+
+    @model_validator(mode="after")
+    def _network(self) -> CodeExecutionStep:
+        if self.hosts and not self.network:
+            raise ValueError("a step with hosts needs network=True")
+        return self
+
+    @property
+    def reach(self) -> tuple[str, ...]:
+        """The hosts that this step asks for."""
+        return (self.hosts or (EVERY_PUBLIC_HOST,)) if self.network else ()
 
     @field_validator("argv")
     @classmethod
@@ -333,7 +351,10 @@ def _bundle_id(digest: str) -> str:
 
 
 def _step_json(plan: CodeExecutionStep) -> JSONValue:
-    return {"argv": list(plan.argv), "role": plan.role, "cwd": plan.cwd, "env": thaw(plan.env), "network": plan.network}
+    plain = {
+        "argv": list(plan.argv), "role": plan.role, "cwd": plan.cwd, "env": thaw(plan.env), "network": plan.network,
+    }
+    return {**plain, "hosts": list(plan.hosts)} if plan.hosts else plain
 
 
 def _bundle_digest(fields: Mapping[str, Any]) -> str:

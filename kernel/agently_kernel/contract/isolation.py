@@ -13,6 +13,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from agently_kernel.contract.base import MAX_BYTES, Frozen, JSONValue, freeze_mapping
+from agently_kernel.contract.network import NetworkMode
 
 
 class IsolationAxis(str, Enum):
@@ -145,6 +146,9 @@ class CodeExecutionProviderCapability(Frozen):
     workspace_access_modes: tuple[Literal["snapshot", "read_only", "read_write"], ...] = ("snapshot",)
     network: Literal["none", "inherited", "filtered", "unknown"] = "unknown"
     safety_class: SafetyClass
+    network_modes: tuple[NetworkMode, ...] = Field(
+        default=("disabled",), description="what its sandboxes can be opened with; 'hosts' needs a relay"
+    )
     build_support: bool = True
     output_collection: Literal["directory", "protocol", "none"] = "none"
     mechanism: Mapping[str, JSONValue] = Field(default_factory=dict)
@@ -163,6 +167,7 @@ class SandboxFacts(Frozen):
     isolation: IsolationFacts
     limits: tuple[LimitFact, ...] = ()
     network: Literal["none", "inherited", "filtered", "unknown"] = "unknown"
+    network_hosts: tuple[str, ...] = Field(default=(), description="with 'filtered': what the relay opens")
     toolchains: Mapping[str, ToolchainFact] = Field(default_factory=dict)
     mechanism: Mapping[str, JSONValue] = Field(default_factory=dict)
     observed_at: float
@@ -171,3 +176,8 @@ class SandboxFacts(Frozen):
     @classmethod
     def _mechanism(cls, value: Mapping[str, JSONValue]) -> Mapping[str, JSONValue]:
         return freeze_mapping(value)
+
+    @property
+    def network_shown(self) -> str:
+        """The network as a person reads it: ``none``, ``hosts: pypi.org``, ``inherited`` …"""
+        return f"hosts: {', '.join(self.network_hosts)}" if self.network_hosts else self.network

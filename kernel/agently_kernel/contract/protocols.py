@@ -95,6 +95,31 @@ class ListingOutputSource(OutputSource, Protocol):
         """Return at most *max_files* regular files as (path relative to the area, size in bytes); both untrusted."""
 
 
+class GuestNetwork(Protocol):
+    """The host's end of a sandbox's network relay. ``hosts`` are granted now and may be set at any time.
+
+    ``self_test`` is the name under which it answers by itself, with ``secret``. ``on_refused`` is called with a
+    sentence for each request to a host that is not granted.
+    """
+
+    hosts: tuple[str, ...]
+    secret: str
+    self_test: str
+    on_refused: Callable[[str], None]
+
+    def attach(self, send: Callable[[Mapping[str, Any], bytes], Awaitable[None]]) -> None:
+        """Take the way to the guest; called once."""
+
+    def on_frame(self, op: str, header: Mapping[str, Any], payload: bytes) -> Awaitable[None] | None:
+        """Take a frame of the guest. Raises WireError for what no honest guest sends."""
+
+    async def drop(self) -> None:
+        """End the connections that are open now."""
+
+    async def aclose(self) -> None:
+        """End all connections; nothing is served any more."""
+
+
 class BuildStore(Protocol):
     """Keeps what compilers made, by a digest (64 hex digits) of everything that it was made from."""
 

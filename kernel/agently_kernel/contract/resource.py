@@ -10,7 +10,7 @@ from typing import Literal
 from pydantic import Field, field_validator, model_validator
 
 from agently_kernel.contract.base import MAX_SECONDS, Frozen, JSONValue, canonical_json, freeze_mapping, thaw
-from agently_kernel.contract.bundle import CodeExecutionToolchainRequirement
+from agently_kernel.contract.bundle import CodeExecutionToolchainRequirement, normalise_tool_id
 from agently_kernel.contract.isolation import (
     REQUIRED_AXES,
     CodeExecutionProviderCapability,
@@ -18,6 +18,7 @@ from agently_kernel.contract.isolation import (
     ResourceLimits,
     SandboxFacts,
 )
+from agently_kernel.contract.network import NetworkMode, normalise_hosts
 from agently_kernel.contract.workspace import AccessMode, TaskWorkspaceAccessGrant
 
 KIND_CODE_EXECUTION = "code_execution"
@@ -76,16 +77,32 @@ class ExecutionResourcePolicy(Frozen):
     approval_timeout_seconds: float | None = Field(
         default=120.0, ge=0, le=MAX_SECONDS, description="0 or None: wait until cancelled"
     )
-    network_mode: Literal["disabled", "enabled"] = "disabled"
+    network_mode: NetworkMode = "disabled"
+    network_hosts: tuple[str, ...] = Field(default=(), description="with network_mode='hosts': what may be reached")
+    package_hosts: Mapping[str, tuple[str, ...]] = Field(
+        default_factory=dict, description="by language: where packages are installed from, instead of its public index"
+    )
     timeout_seconds: float | None = Field(default=None, gt=0, le=MAX_SECONDS)
     max_output_bytes: int = Field(default=8 * 1024**2, ge=1024, le=1024**3)
     limits: ResourceLimits = ResourceLimits()
     required_limits: tuple[str, ...] = Field(default=(), description="limit names that must have a mechanism in force")
 
+    @field_validator("network_hosts")
+    @classmethod
+    def _hosts(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        return normalise_hosts(value)
+
+    @field_validator("package_hosts")
+    @classmethod
+    def _package_hosts(cls, value: Mapping[str, tuple[str, ...]]) -> Mapping[str, tuple[str, ...]]:
+        return freeze_mapping({normalise_tool_id(name): normalise_hosts(hosts) for name, hosts in value.items()})
+
     @model_validator(mode="after")
     def _fallback(self) -> ExecutionResourcePolicy:
         if self.unsafe_fallback and self.isolation == "required":
             raise ValueError("unsafe_fallback=True needs isolation='preferred' or 'none'; 'required' forbids it")
+        if self.network_hosts and self.network_mode != "hosts":
+            raise ValueError("network_hosts needs network_mode='hosts'")
         return self
 
 

@@ -19,6 +19,7 @@ from collections import deque
 from typing import Any, Deque, Dict, Iterator, List, Optional, Set, Tuple
 
 from . import children, files, wire
+from .network import Network
 from .relay import HostGone
 from .resident import BecomeInterpreter, Resident
 from .steps import Steps
@@ -44,6 +45,7 @@ class Init:
         self._resident = Resident(self._turns, config)
         environment = {name: value for name, value in (config.get("env") or {}).items() if isinstance(value, str)}
         self._steps = Steps(self._turns, environment)
+        self._network = Network(self._turns)
         self._sending: Deque[Iterator[Tuple[Dict[str, Any], bytes]]] = deque()
         self._ending = False
         self._code: Optional[int] = None
@@ -196,6 +198,25 @@ class Init:
 
     def _end(self) -> None:
         self._code = 0
+
+    # -- network -------------------------------------------------------------------------------------------------------
+
+    def _op_net_listen(self, header: Dict[str, Any], _: bytes) -> None:
+        answer: Dict[str, Any] = {"op": "stored", "request": header["request"], "ok": True}
+        try:
+            self._network.listen(header["port"])
+        except OSError as error:
+            answer.update(ok=False, reason=str(error)[:4000])
+        else:
+            variables = {name: value for name, value in header["env"].items() if isinstance(value, str)}
+            self._steps.set_environment(variables)
+            self._resident.set_environment(variables)
+        self._writer.frame(answer)
+
+    def _op_net_data(self, header: Dict[str, Any], payload: bytes) -> None:
+        self._network.take(header, payload)
+
+    _op_net_credit = _op_net_end = _op_net_close = _op_net_data
 
     # -- files ---------------------------------------------------------------------------------------------------------
 

@@ -67,12 +67,17 @@ class Resident:
         self._turns = turns
         self._config = config
         self._now: Optional[Interpreter] = None
-        turns.on_pause = self._watch
+        turns.on_pause.append(self._watch)
 
     @property
     def pid(self) -> Optional[int]:
         """The interpreter's pid, or None."""
         return self._now.pid if self._now is not None else None
+
+    def set_environment(self, variables: Dict[str, str]) -> None:
+        """Give the interpreter that lives, and those that follow, these variables too."""
+        self._config = dict(self._config, env=dict(self._config.get("env") or {}, **variables))
+        self.forward({"op": "environ", "set": variables}, b"")
 
     def start(self, generation: int) -> None:
         """Fork a new interpreter; there must be none. Raises BecomeInterpreter in the child."""

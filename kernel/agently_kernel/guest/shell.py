@@ -28,6 +28,7 @@ from . import bundles
 from .asyncrun import allow_nested_run
 from .channel import Channel, ChannelClosed
 from .needs import Needs
+from .packages import make_installable
 from .patience import Patience
 from .services import Outcome, Request, Services
 from .sources import Sources
@@ -151,6 +152,8 @@ class Shell:
         elif op == "exit":
             self._exiting = True
             self._loop.stop()
+        elif op == "environ":
+            _set_variables(header["set"])
         elif op == "history":
             self._answer(header, self._engine.history, header["query"])
         else:
@@ -281,6 +284,15 @@ class Shell:
         self._running = False
 
 
+def _set_variables(variables: Dict[str, Any]) -> None:
+    """Set variables of the environment, and let urllib look at them again: it keeps the first opener that it made."""
+    os.environ.update({name: value for name, value in variables.items() if isinstance(value, str)})
+    urllib_request = sys.modules.get("urllib.request")
+    if urllib_request is not None:
+        urllib_request.__dict__["_opener"] = None
+    make_installable()
+
+
 def _verified(request: Request) -> str:
     """Return the source of a cell after comparing its digest. Raises RuntimeError when it is not what the host
     named."""
@@ -359,6 +371,8 @@ def _prepare(config: Dict[str, Any]) -> types.ModuleType:
     site.main()
     sys.path.insert(0, "")
     sys.argv = [""]
+    if "HTTPS_PROXY" in environment:
+        make_installable()
     user = types.ModuleType("__main__", "Automatically created module for the cells of a notebook")
     user.__dict__["__builtins__"] = builtins
     sys.modules["__main__"] = user

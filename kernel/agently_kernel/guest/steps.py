@@ -42,6 +42,10 @@ class Steps:
         self._running: Dict[str, Step] = {}
         self._known_orphans: Set[int] = set()
 
+    def set_environment(self, variables: Dict[str, str]) -> None:
+        """Give tools these variables too from now on."""
+        self._environment = dict(self._environment, **variables)
+
     def pids(self) -> Set[int]:
         """The pids of all running programs."""
         return {step.pid for step in self._running.values()}

@@ -22,7 +22,7 @@ class Turns:
         self.selector = selectors.DefaultSelector()
         self.writer = HostWriter(channel_out, self._watch_host)
         self.paused = False
-        self.on_pause: Action = lambda: None
+        self.on_pause: List[Action] = []
         self._watching_host = False
         self._sources: Dict[int, Action] = {}
         self._timers: List[Tuple[float, Action]] = []
@@ -106,7 +106,8 @@ class Turns:
         self.paused = wanted
         for fd, action in self._sources.items():
             self.watch(fd, 0 if wanted else selectors.EVENT_READ, action)
-        self.on_pause()
+        for action in self.on_pause:
+            action()
 
 
 def _hung_up(fd: int) -> bool:

@@ -26,6 +26,9 @@ MAX_PAYLOAD = 64 * 1024 * 1024
 MAX_DEPTH = 64
 MAX_VALUES = 4 * 1024 * 1024
 STREAM_CHUNK = 256 * 1024
+NET_WINDOW = 256 * 1024
+NET_CONNECTIONS = 64
+"""Connections of the relay that are open at a time; more wait in the sandbox's own kernel to be accepted."""
 _SLICE = 1024 * 1024
 _STRING = re.compile(rb'"[^"]*"?')
 _SQUARE = bytes.maketrans(b"{}", b"[]")
@@ -58,6 +61,14 @@ _SO = Field(str, False)
 _NAME = Field(str, True, 8, ("stdout", "stderr"))
 _AREA = Field(str, True, 8, ("build", "output"))
 _LENGTHS = Field(list, False, 1024)
+# Connections of the network relay: named by init in rising order. Both directions have a window of NET_WINDOW bytes,
+# which ``net_credit`` refills; ``net_end`` ends one direction, ``net_close`` the connection. Later frames are late.
+_NET = {
+    "net_data": Message({"conn": _N}, STREAM_CHUNK),
+    "net_credit": Message({"conn": _N, "bytes": _N}),
+    "net_end": Message({"conn": _N}),
+    "net_close": Message({"conn": _N}),
+}
 _COMM = Message(
     {"kind": Field(str, True, 16, ("comm_open", "comm_msg", "comm_close")), "comm_id": Field(str, True, 256),
      "cell": _SO, "target_name": Field(str, False, 256), "buffers": _LENGTHS},
@@ -83,6 +94,8 @@ TO_INIT = {
     "link": Message({"request": _N, "path": _S}),  # build/<path> leads to input/<path>; answered by `stored`
     "tools": Message({"request": _N, "argvs": Field(list, True, 16)}),  # run each argv briefly; answered by `tools`
     "ping": Message({"request": _N}),
+    "net_listen": Message({"request": _N, "port": _N, "env": Field(dict)}),  # on loopback; answered by `stored`
+    **_NET,
     # milliseconds for exit handlers, then init ends, or stays to give out files
     "shutdown": Message({"grace": _N, "stay": Field(bool, False)}),
 }
@@ -100,6 +113,7 @@ TO_INTERPRETER = {
     "need_reply": Message({"cell": Field(str, True, 256), "path": _S, "ok": Field(bool)}),
     "give_up": Message({"request": _N}),  # nobody waits for the answer of a complete, inspect… any more: end it
     "comm": _COMM,
+    "environ": Message({"set": Field(dict, True, 256)}),  # variables for what starts, and is imported, from now on
     "exit": Message({}),  # run exit handlers and end
 }
 # guest -> host.
@@ -123,6 +137,8 @@ FROM_INIT = {
     "stored": Message({"request": _N, "ok": Field(bool), "reason": _SO}),
     "tools": Message({"request": _N}, 256 * 1024),  # payload: JSON list of {"argv0","available","output"}
     "pong": Message({"request": _N}),
+    "net_open": Message({"conn": _N}),
+    **_NET,
     "violation": Message({"reason": _S}),  # the interpreter broke the protocol; init has killed it
 }
 FROM_INTERPRETER = {

@@ -25,6 +25,7 @@ from agently_kernel.languages.plan import (
     make_bundle,
     merge_toolchains,
     one_shot_only,
+    package_hosts,
     plain_name,
     step,
 )
@@ -74,7 +75,8 @@ class GoAdapter:
             if "go.sum" not in by_path:
                 raise ConfigurationError("go.mod names other modules but go.sum is missing; `go mod tidy` makes it")
             fetch_env = {key: value for key, value in env.items() if key != "GOPROXY"}
-            build.append(step(("build", ["go", "mod", "download"]), env=fetch_env, network=True))
+            hosts = package_hosts(self.language_id, policy)
+            build.append(step(("build", ["go", "mod", "download"]), env=fetch_env, hosts=hosts))
         target = f"{BUILD}/.app-{content_key(files, 'go', entry)}"
         build.append(step(("build", ["go", "build", "-o", target, *package]), env=env))
         run = step(("run", [target, *request.args]), cwd="scratch")

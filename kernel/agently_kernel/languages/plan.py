@@ -17,8 +17,15 @@ from agently_kernel.contract.bundle import (
 )
 from agently_kernel.contract.errors import ConfigurationError, reasons
 from agently_kernel.contract.paths import normalise_relative_path
+from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.contract.workspace import WORKSPACE_URI
 
+PACKAGE_HOSTS: Mapping[str, tuple[str, ...]] = {
+    "python": ("pypi.org", "files.pythonhosted.org"),
+    "node": ("registry.npmjs.org",),
+    "go": ("proxy.golang.org", "sum.golang.org"),
+}
+"""Where packages of a language are installed from unless the policy's ``package_hosts`` names other hosts."""
 SOURCE = WORKSPACE_URI + "source"
 BUILD = WORKSPACE_URI + "build"
 
@@ -113,6 +120,11 @@ def installs_dependencies(request: CodeExecutionRequest) -> bool:
     return bool(choice == "install")
 
 
+def package_hosts(language: str, policy: ExecutionResourcePolicy) -> tuple[str, ...]:
+    """Return the hosts that a step which installs packages may reach."""
+    return policy.package_hosts.get(language) or PACKAGE_HOSTS[language]
+
+
 def one_shot_only(request: CodeExecutionRequest) -> None:
     """Raise ConfigurationError for a session-form request of a language that has no resident interpreter."""
     if request.form is not ExecutionForm.ONE_SHOT:
@@ -132,13 +144,17 @@ def step(
     *,
     cwd: str = "source",
     env: Mapping[str, str] | None = None,
-    network: bool = False,
+    hosts: Sequence[str] = (),
 ) -> CodeExecutionStep:
-    """Return a step from (role, argv). Raises ConfigurationError for an argv that no step can have."""
+    """Return a step from (role, argv) that may reach *hosts*.
+
+    Raises ConfigurationError for an argv that no step can have.
+    """
     role, argv = role_and_argv
     try:
         return CodeExecutionStep.model_validate(
-            {"argv": tuple(argv), "role": role, "cwd": cwd, "env": dict(env or {}), "network": network}
+            {"argv": tuple(argv), "role": role, "cwd": cwd, "env": dict(env or {}),
+             "network": bool(hosts), "hosts": tuple(hosts)}
         )
     except ValueError as error:
         raise ConfigurationError(f"the {role} step cannot be planned: {_first_line(error)}") from error

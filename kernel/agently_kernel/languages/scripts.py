@@ -26,6 +26,7 @@ from agently_kernel.languages.plan import (
     make_bundle,
     merge_toolchains,
     one_shot_only,
+    package_hosts,
     step,
 )
 
@@ -60,7 +61,7 @@ class PythonAdapter:
         build: tuple[CodeExecutionStep, ...] = ()
         search = []
         if "requirements.txt" in paths and installs_dependencies(request):
-            build = (self._install(),)
+            build = (self._install(package_hosts(self.language_id, policy)),)
             search.append(_PYTHON_DEPENDENCIES)
         folder, _, name = entry.rpartition("/")
         if name == "__main__.py" and f"{folder}/__init__.py" in paths:
@@ -97,11 +98,11 @@ class PythonAdapter:
         )
 
     @staticmethod
-    def _install() -> CodeExecutionStep:
+    def _install(hosts: tuple[str, ...]) -> CodeExecutionStep:
         """pip checks hashes by itself wherever the requirements give them."""
         argv = ["python3", "-m", "pip", "install", "--disable-pip-version-check", "--no-input", "--target",
                 _PYTHON_DEPENDENCIES, "--requirement", "requirements.txt"]
-        return step(("build", argv), env={"PIP_CACHE_DIR": f"{BUILD}/.cache/pip"}, network=True)
+        return step(("build", argv), env={"PIP_CACHE_DIR": f"{BUILD}/.cache/pip"}, hosts=hosts)
 
 
 class NodeAdapter:
@@ -134,7 +135,10 @@ class NodeAdapter:
             npm = ["npm", "ci" if locked else "install", "--no-audit", "--no-fund", "--prefix", place]
             build = (
                 step(("build", ["node", "-e", _COPY_TREE, place])),
-                step(("build", npm), cwd="build", env={"npm_config_cache": f"{BUILD}/.cache/npm"}, network=True),
+                step(
+                    ("build", npm), cwd="build", env={"npm_config_cache": f"{BUILD}/.cache/npm"},
+                    hosts=package_hosts(self.language_id, policy),
+                ),
             )
             target = f"{place}/{entry}"
         run = step(("run", ["node", target, *request.args]), cwd="scratch")

@@ -18,6 +18,7 @@ from typing import Any, Generic, Literal, TypeVar
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import GrantError, SandboxError, os_reason
 from agently_kernel.contract.isolation import CodeExecutionProviderCapability, SandboxFacts
+from agently_kernel.contract.network import NetworkMode
 from agently_kernel.contract.protocols import ProviderHost
 from agently_kernel.contract.resource import (
     KIND_CODE_EXECUTION,
@@ -29,6 +30,7 @@ from agently_kernel.contract.workspace import SANDBOX_PATHS, AccessMode, TaskWor
 from agently_kernel.guest import wire
 from agently_kernel.providers.bubblewrap_binary import file_stamp
 from agently_kernel.providers.candidate_config import read_config
+from agently_kernel.providers.network import with_network
 from agently_kernel.providers.toolchains import LANGUAGES, wanted_tools
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, install_guest
 from agently_kernel.sandbox.resource import SandboxResource
@@ -99,6 +101,7 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
     supported_kinds: tuple[str, ...] = (KIND_CODE_EXECUTION,)
     access_modes: tuple[AccessMode, ...] = ("snapshot", "read_only")
     output_collection: Literal["directory", "protocol", "none"] = "directory"
+    network_modes: tuple[NetworkMode, ...] = ("disabled",)
 
     def __init__(self) -> None:
         self._probes: MutableMapping[str, tuple[float, ExecutionResourceProbe]] = {}
@@ -160,7 +163,8 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
             available=True,
             capability=CodeExecutionProviderCapability(
                 languages=LANGUAGES, toolchains=facts.toolchains, isolation=facts.isolation,
-                workspace_access_modes=self.access_modes, network=facts.network, safety_class=facts.safety_class,
+                workspace_access_modes=self.access_modes, network=facts.network, network_modes=self.network_modes,
+                safety_class=facts.safety_class,
                 output_collection=self.output_collection, mechanism=facts.mechanism,
             ),
             diagnostics=self.notes(plan),
@@ -215,13 +219,14 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
         mounts = Mounts.of(grant, self.provider_id)
         try:
             mounts.install()
-            return await self.create_resource(
+            resource = await self.create_resource(
                 plan,
                 LaunchRequest(
                     mounts=mounts, policy=policy, tools=wanted_tools(requirement), grant=grant,
                     resident=requirement.resident,
                 ),
             )
+            return await with_network(resource, requirement, policy, self.network_modes, self.host)
         except SandboxError:
             self._probes.clear()  # something changed since it was seen to work
             raise

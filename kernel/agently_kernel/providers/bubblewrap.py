@@ -20,6 +20,7 @@ from typing import Any, Literal
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import GrantError, SandboxError, SandboxLaunchError, os_reason
 from agently_kernel.contract.isolation import CodeExecutionProviderCapability, ResourceLimits, SafetyClass
+from agently_kernel.contract.network import NetworkMode
 from agently_kernel.contract.protocols import ProviderHost
 from agently_kernel.contract.resource import (
     KIND_CODE_EXECUTION,
@@ -38,6 +39,7 @@ from agently_kernel.providers.bubblewrap_binary import (
     find_bwrap,
 )
 from agently_kernel.providers.candidate_config import ProgramConfig, read_config
+from agently_kernel.providers.network import with_network
 from agently_kernel.providers.toolchains import LANGUAGES, wanted_tools
 from agently_kernel.sandbox.cgroups import find_places, remove_stale
 from agently_kernel.sandbox.interpreter import InterpreterLayout, KnownInterpreter, sandbox_environment
@@ -46,7 +48,7 @@ from agently_kernel.sandbox.limits import boot_rlimits, shared_memory_bytes
 from agently_kernel.sandbox.orphans import remove_orphans
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.runtime import runtime_folders, temporary_runtime
-from agently_kernel.sandbox.system_files import bound_folders, write_system_files
+from agently_kernel.sandbox.system_files import bound_folders, certificate_variables, write_system_files
 
 if sys.platform == "linux":
     from agently_kernel.providers.bubblewrap_sandbox import BubblewrapSandbox, UidLease
@@ -56,6 +58,7 @@ log = logging.getLogger(__name__)
 PROVIDER_ID = "bubblewrap"
 PROBE_SECONDS = 600.0
 GUEST_UID = 1000
+NETWORK_MODES: tuple[NetworkMode, ...] = ("disabled", "hosts")
 
 
 class BubblewrapConfig(ProgramConfig):
@@ -176,6 +179,7 @@ class BubblewrapExecutionResourceProvider:
                 isolation=facts.isolation,
                 workspace_access_modes=("snapshot", "read_only"),
                 network=facts.network,
+                network_modes=NETWORK_MODES,
                 safety_class=SafetyClass.ISOLATED,
                 output_collection="directory",
                 mechanism=facts.mechanism,
@@ -273,11 +277,12 @@ class BubblewrapExecutionResourceProvider:
             raise GrantError(f"Grant {grant.grant_id} has no source folder on this host; nothing was started.")
         sandbox = self._sandbox(plan, Path(source), policy.limits, grant)
         try:
-            return await SandboxResource.open(
+            resource = await SandboxResource.open(
                 sandbox, safety_class=SafetyClass.ISOLATED, python=plan.interpreter.executable, grant=grant,
                 boot=self._boot(plan, policy.limits), tools=tools, max_output_bytes=policy.max_output_bytes,
                 start_interpreter=requirement.resident, on_booting=lambda: self._booting(requirement),
             )
+            return await with_network(resource, requirement, policy, NETWORK_MODES, self._host)
         except SandboxError as error:
             self._probes.clear()  # something changed since it was seen to work
             if not self._cleaned:  # the next try finds what leftovers held
@@ -347,12 +352,13 @@ class BubblewrapExecutionResourceProvider:
     @staticmethod
     def _boot(plan: _Plan, limits: ResourceLimits) -> BootConfig:
         places = find_places()
+        own = {**certificate_variables(), **plan.config.env}
         return BootConfig(
             # The number is counted per uid: sound in a user namespace, and with a uid of the sandbox's own.
             limits=boot_rlimits(limits, processes_by_rlimit=plan.mode == "user" or "pids" not in places),
             seccomp=SeccompBoot(hidden_memory="all" if limits.memory_bytes is None or "memory" in places else "small"),
             interpreter=InterpreterBoot(
-                env=sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=plan.config.env)
+                env=sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=own)
             ),
         )
 

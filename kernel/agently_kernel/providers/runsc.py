@@ -28,7 +28,7 @@ from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig, InterpreterBoot
 from agently_kernel.sandbox.limits import boot_rlimits
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.runtime import runtime_folders
-from agently_kernel.sandbox.system_files import bound_folders, write_system_files
+from agently_kernel.sandbox.system_files import bound_folders, certificate_variables, write_system_files
 
 if sys.platform == "linux":
     from agently_kernel.providers.runsc_bundle import RunscLayout
@@ -82,6 +82,7 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
 
     provider_id = PROVIDER_ID
     output_collection = "protocol"
+    network_modes = ("disabled", "hosts")
 
     def __init__(self) -> None:
         super().__init__()
@@ -155,7 +156,8 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
             "identity": f"uid {layout.uid} of gVisor's kernel" + ("" if root else ", rootless"),
         }
         sandbox = RunscSandbox(plan.binary, flags, layout, facts, lease=lease, launcher=plan.launcher)
-        environment = sandbox_environment(plan.interpreter, cpus=request.policy.limits.cpus, extra=plan.config.env)
+        own = {**certificate_variables(), **plan.config.env}
+        environment = sandbox_environment(plan.interpreter, cpus=request.policy.limits.cpus, extra=own)
         resource = await SandboxResource.open(
             sandbox,
             safety_class=SafetyClass.ISOLATED,

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 InputHandler = Callable[[str, bool], Awaitable[str]]
 Send = Callable[[Mapping[str, Any], bytes], Awaitable[None]]
 NO_INPUT = "input() is not available here"
+MOST_REFUSED = 8
+"""How many refused hosts one execution is told of."""
 StreamName = Literal["stdout", "stderr"]
 
 
@@ -48,6 +50,7 @@ class Activity:
         self.ladder: asyncio.Task[None] | None = None
         self.death: DeathCause | None = None
         self.steps: list[StepResult] = []
+        self._refused: set[str] = set()
         self.started_at = time.time()
         self._clock = time.monotonic()
 
@@ -69,6 +72,14 @@ class Activity:
     def notice(self, text: str) -> None:
         """Tell the user something in our own words."""
         deliver(self.sink, NoticeOutput(self.cell, text))
+
+    def network_refused(self, reason: str) -> None:
+        """Tell the user of a host that is not granted, each once and not too many."""
+        if reason not in self._refused and len(self._refused) < MOST_REFUSED:
+            self._refused.add(reason)
+            host = reason.partition(" ")[0]
+            command = host.removesuffix(":443").removesuffix(":80")
+            self.notice(f"The network: {reason}. To allow it: %agently allow network {command}")
 
     def finish(self) -> None:
         """Mark the end; harmless when it has come already."""

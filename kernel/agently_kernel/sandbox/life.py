@@ -11,14 +11,15 @@ from typing import Any, Literal
 from agently_kernel.contract.errors import SandboxCleanupError, SandboxDied, SandboxError
 from agently_kernel.contract.isolation import SandboxFacts
 from agently_kernel.contract.outputs import OutputSink
-from agently_kernel.contract.protocols import BuildStore, Sandbox
+from agently_kernel.contract.protocols import BuildStore, GuestNetwork, Sandbox
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.contract.workspace import TaskWorkspaceAccessGrant
 from agently_kernel.sandbox.activity import Activity, CellRun
 from agently_kernel.sandbox.deaths import Stopper, sandbox_death, with_loss
 from agently_kernel.sandbox.delivery import Delivery
-from agently_kernel.sandbox.launch import BootConfig
+from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
 from agently_kernel.sandbox.needs import NeedHandler
+from agently_kernel.sandbox.network import NetworkLink, with_relay
 from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.router import OutputRouter
 from agently_kernel.sandbox.session import GuestSession, SessionEnd
@@ -57,6 +58,9 @@ class ResourceLife:
         self.need_handler: NeedHandler | None = None
         self._bring: Callable[[], Awaitable[None]] | None = None
         self._deliver = deliver
+        self._guest = ("python3", GUEST_DIR)
+        self._relay: GuestNetwork | None = None
+        self._network: NetworkLink | None = None  # open, or being opened
         self._sandbox = sandbox
         self._config = config
         self._mounts = grant.mounts_key() if grant is not None else None
@@ -163,6 +167,42 @@ class ResourceLife:
         if not self._live.alive:
             raise self._live.died()
 
+    # -- network -------------------------------------------------------------------------------------------------
+
+    def use_network(self, relay: GuestNetwork) -> None:
+        """Open what *relay* grants from the next execution on, in this very sandbox; once for a sandbox.
+
+        Programs find it by the usual proxy variables, which a running interpreter gets too; ``facts`` tell it then.
+        """
+        if self._relay is None:
+            self._relay = relay
+            relay.on_refused = self._tell_refused
+
+    @property
+    def relay(self) -> GuestNetwork | None:
+        """The relay that this sandbox was given, or None."""
+        return self._relay
+
+    async def open_network(self) -> None:
+        """Open the relay now, if there is one that is not open yet, and observe it. Raises SandboxError."""
+        relay = self._relay
+        if relay is None:
+            return
+        if self._network is None:
+            link = self._network = NetworkLink(self._live, relay, *self._guest)
+            try:
+                self.facts = with_relay(self.facts, await link.open(), relay.hosts)
+            except BaseException:
+                self._relay = self._network = None
+                raise
+        elif self.facts.network == "filtered":
+            self.facts = self.facts.model_copy(update={"network_hosts": relay.hosts})
+
+    def _tell_refused(self, reason: str) -> None:
+        run = self._router.active
+        if run is not None:
+            run.network_refused(reason)
+
     # -- the end -------------------------------------------------------------------------------------------------
 
     async def _explain(self, returncode: int | None) -> DeathCause | None:
@@ -222,6 +262,8 @@ class ResourceLife:
 
     async def _end(self) -> None:
         try:
+            if self._relay is not None:
+                await self._relay.aclose()
             if self._session is not None:
                 await self._session.close()
         finally:

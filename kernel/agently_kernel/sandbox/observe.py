@@ -200,6 +200,15 @@ class Challenge:
             self._folder = None
 
 
+def read_observations(payload: bytes, *, allowed: Sequence[str]) -> tuple[Evidence, ...]:
+    """Return the guest's list of observations as evidence. Raises WireError for another subject, or another shape."""
+    now = time.time()
+    found = tuple(Challenge._one(item, now) for item in Challenge._items(payload))
+    if not found or any(item.subject not in allowed for item in found):
+        raise WireError("there are no observations, or of something else")
+    return found
+
+
 def _own_namespaces(names: Sequence[str]) -> dict[str, int]:
     found = {}
     for name in names:

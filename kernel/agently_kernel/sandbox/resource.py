@@ -24,6 +24,7 @@ from agently_kernel.sandbox.delivery import Delivery
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
 from agently_kernel.sandbox.life import ResourceLife
 from agently_kernel.sandbox.needs import give
+from agently_kernel.sandbox.network import NET_OPS
 from agently_kernel.sandbox.questions import CommKind, RequestOp, ask, comm_frame, empty_reply
 from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.session import GuestSession
@@ -81,6 +82,7 @@ class SandboxResource(ResourceLife):
         """
         config = boot or BootConfig()
         resource = cls(sandbox, config, grant, paths, max_output_bytes, deliver)
+        resource._guest = (python, guest_dir)
         plan = BootPlan(
             python=python, guest_dir=guest_dir, safety_class=safety_class, network=network, local=local,
             own_kernel=own_kernel,
@@ -130,6 +132,7 @@ class SandboxResource(ResourceLife):
         verify_binding(bundle, manifest, grant, self._mounts)
         async with self._turn:
             self._refuse_dead()
+            await self.open_network()
             if self._deliver is not None:
                 self._bring = partial(self._deliver, self.put_file, manifest, grant)
                 await self._bring()
@@ -142,7 +145,9 @@ class SandboxResource(ResourceLife):
                 return await self._run_cell(bundle, manifest, timeout, run)
             areas = {**self._paths, "source": path_inside(manifest.source_dir, self._paths)}
             env = self._config.interpreter.env
-            plan = PlanRun(cell, sink, self._max_output_bytes, session=self._live, areas=areas, env=env)
+            plan = PlanRun(
+                cell, sink, self._max_output_bytes, session=self._live, areas=areas, env=env, network=self._network
+            )
             if self.builds is not None:
                 plan.artefact = Artefact.of(bundle, self.facts, self.builds, self.output_source, self._built)
             return await self._run_plan(bundle, manifest, timeout, plan)
@@ -356,6 +361,8 @@ class SandboxResource(ResourceLife):
             self._resident.note_output(payload)
         if op in _OUTPUT_OPS:
             return self._router.handle(op, header, payload)
+        if op in NET_OPS and self._network is not None:
+            return self._network.on_frame(op, header, payload)
         if op == "done":
             return self._on_done(header, payload)
         if op == "interpreter":

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionStep
@@ -15,6 +16,7 @@ from agently_kernel.guest import wire
 from agently_kernel.sandbox.activity import Activity
 from agently_kernel.sandbox.artefacts import Artefact
 from agently_kernel.sandbox.deaths import signal_name
+from agently_kernel.sandbox.network import NetworkLink
 from agently_kernel.sandbox.session import GuestSession
 
 
@@ -30,12 +32,17 @@ class PlanRun(Activity):
         session: GuestSession,
         areas: Mapping[str, str],
         env: Mapping[str, str],
+        network: NetworkLink | None = None,
     ) -> None:
-        """*areas*: paths of source (the bundle's folder), input, build, scratch, output. *env*: each step's base."""
+        """*areas*: paths of source (the bundle's folder), input, build, scratch, output. *env*: each step's base.
+
+        *network*: the sandbox's relay; steps that name hosts get these for as long as they run.
+        """
         super().__init__(cell, sink, max_output_bytes)
         self._session = session
         self._areas = areas
         self._env = env
+        self._network = network
         self._current: tuple[str, asyncio.Future[dict[str, Any] | None]] | None = None
         self._known: set[str] = set()
         self.artefact: Artefact | None = None
@@ -60,7 +67,8 @@ class PlanRun(Activity):
             step = plan[number]
             number += 1
             stdin = bundle.stdin or b"" if step.role == "run" else b""
-            ended = await self._step(f"{manifest.execution_id[:32]}.{number}", step, stdin)
+            async with self._granted(step):
+                ended = await self._step(f"{manifest.execution_id[:32]}.{number}", step, stdin)
             name = f"Step {number} of {len(plan)} ({step.role}: {step.argv[0]})"
             if self.death is not None or self.stopper is not None:
                 break
@@ -84,8 +92,26 @@ class PlanRun(Activity):
             return ExecutionStatus.DIED, self.death.message, None
         return ExecutionStatus.SUCCESS, "", 0
 
+    @contextlib.asynccontextmanager
+    async def _granted(self, step: CodeExecutionStep) -> AsyncIterator[None]:
+        """Open the hosts that *step* names besides those of the sandbox; close them, and what they serve, after it."""
+        network = self._network
+        if network is None or not step.reach:
+            yield
+            return
+        before = network.relay.hosts
+        network.relay.hosts = (*before, *step.reach)
+        try:
+            yield
+        finally:
+            network.relay.hosts = before
+            await network.relay.drop()
+
     def _message(self, step: CodeExecutionStep) -> dict[str, Any]:
-        env = {**self._env, **{key: resolve_workspace_uri(value, self._areas) for key, value in step.env.items()}}
+        network = self._network
+        proxies = network.environment if network is not None and network.relay.hosts else {}
+        own = {key: resolve_workspace_uri(value, self._areas) for key, value in step.env.items()}
+        env = {**self._env, **proxies, **own}
         argv = [resolve_workspace_uri(item, self._areas) for item in step.argv]
         return {"op": "run_step", "argv": argv, "env": env, "cwd": self._areas[step.cwd]}
 

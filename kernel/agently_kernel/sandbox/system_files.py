@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
 from pathlib import Path
@@ -13,6 +14,9 @@ BOUND_FOLDERS = ("alternatives", "fonts")
 _COPIED = (
     "ld.so.cache", "ld.so.conf", "mime.types", "localtime", "timezone", "os-release", "protocols", "services",
     "ssl/openssl.cnf", "ssl/certs/ca-certificates.crt", "ssl/cert.pem", "pki/tls/certs/ca-bundle.crt", "nanorc",
+)
+_CERTIFICATES = (
+    "SSL_CERT_FILE", "REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "NODE_EXTRA_CA_CERTS", "GIT_SSL_CAINFO",
 )
 _MAX_COPY = 4 * 1024 * 1024
 
@@ -59,6 +63,12 @@ def _fill(folder: Path, uid: int, gid: int) -> None:
         (folder / name).mkdir(exist_ok=True)  # where the host's folder is mounted
     for path in (folder, *folder.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)  # whatever the umask: another user reads it
+
+
+def certificate_variables() -> dict[str, str]:
+    """Return those of the user's variables for certificate authorities that name a file which sandboxes show too."""
+    shown = {f"/etc/{name}" for name in _COPIED}
+    return {name: os.environ[name] for name in _CERTIFICATES if os.environ.get(name) in shown}
 
 
 def bound_folders() -> tuple[str, ...]:

@@ -164,7 +164,7 @@ export function Provider(props: T & { sandbox: SandboxView }): JSX.Element {
         <dt>{trans.__('Safety class')}</dt>
         <dd>{texts.safetyClass(trans, sandbox.safety_class)}</dd>
         <dt>{trans.__('Network')}</dt>
-        <dd>{texts.network(trans, sandbox.network)}</dd>
+        <dd>{texts.network(trans, sandbox.network, sandbox.network_hosts)}</dd>
         {sandbox.mechanism.map(fact => (
           <React.Fragment key={fact.name}>
             <dt>{words.mechanismName(trans, fact.name, fact.name.replace(/_/g, ' '))}</dt>

@@ -253,7 +253,8 @@ async def test_the_network_for_a_step_is_asked_for_by_its_exact_commands(make, w
             )
 
     monkeypatch.setattr(languages, "get_adapter", lambda language: Adapter())
-    provider = SyntheticProvider()
+    provider = SyntheticProvider(network_modes=("disabled", "hosts"))
+    provider.facts_changes = {"network": "filtered"}
     execution = CodeExecution(make(provider), workspace=workspace)
     asked: list[str] = []
 
@@ -273,7 +274,7 @@ async def test_the_network_for_a_step_is_asked_for_by_its_exact_commands(make, w
 
     provider.async_ensure = ensure
     await execution.async_run(SCRIPT)
-    assert asked == ["dependencies: pip install six"] and policies == ["enabled"]
+    assert asked == ["dependencies: pip install six"] and policies == ["hosts"]
 
 
 async def test_a_resident_sandbox_refuses_what_it_cannot_run(execution, provider, workspace):

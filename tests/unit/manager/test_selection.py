@@ -132,6 +132,24 @@ async def test_a_live_input_needs_its_access_mode(make):
     ]
 
 
+HOSTS = ExecutionResourcePolicy(network_mode="hosts", network_hosts=("example.org",))
+
+
+async def test_single_hosts_need_a_provider_that_can_open_them(make):
+    assert await skipped(make(SyntheticProvider()), policy=HOSTS) == [("synthetic", "network", "hosts")]
+    opened = SyntheticProvider(network="inherited", network_modes=("disabled", "hosts"))
+    assert await skipped(make(opened), policy=HOSTS) == [("synthetic", "network", "inherited")]
+
+
+@pytest.mark.parametrize("network", ["none", "inherited", "unknown"])
+async def test_a_sandbox_that_is_not_seen_to_be_filtered_is_not_used_for_single_hosts(make, network):
+    provider = SyntheticProvider(network_modes=("disabled", "hosts"))
+    provider.facts_changes = {"network": network}
+    assert await skipped(make(provider), policy=HOSTS) == [("synthetic", "reprobe_changed", "network")]
+    provider.facts_changes = {"network": "filtered"}
+    assert (await make(provider).async_ensure(wanted(policy=HOSTS))).facts.network == "filtered"
+
+
 async def test_an_enabled_network_is_no_constraint(make):
     handle = await make(SyntheticProvider(network="inherited", isolation=isolation(network=False))).async_ensure(
         wanted(policy=ExecutionResourcePolicy(network_mode="enabled"))
