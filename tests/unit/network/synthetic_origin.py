@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 
@@ -31,7 +32,9 @@ class Origin:
             while data := await asyncio.wait_for(reader.read(65536), patience):
                 seen += data
                 head = bytes(seen[:8192])
-                patience = 0.1 if b"\r\nconnection: close\r\n" in head else None
+                length = re.search(rb"\r\ncontent-length: (\d+)", head)
+                whole = len(seen) - head.find(b"\r\n\r\n") - 4 >= int(length[1] if length else 0)
+                patience = 0.1 if whole and b"\r\nconnection: close\r\n" in head else None
                 if not answered and b"\r\n\r\n" in head:
                     answered = True
                     writer.write(self.answer)
