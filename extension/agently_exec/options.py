@@ -22,7 +22,7 @@ from agently_kernel.contract.network import normalise_hosts
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.resource import IsolationPolicy
 from agently_kernel.languages import get_adapter, languages
-from agently_kernel.outputs.policy import KINDS, is_kind
+from agently_kernel.outputs.policy import FAMILIES, KINDS, is_kind
 from agently_kernel.settings import allowed_range, parse_size, shown
 
 EXEC, LINE = "%%agently_exec", "%agently"
@@ -396,9 +396,10 @@ def _check_kind(kind: str) -> None:
     """Refuse what no output can be called. Raises ConfigurationError listing the kinds there are."""
     if is_kind(kind):
         return
+    near = f" Did you mean mime:{kind}?" if is_kind(f"mime:{kind}") else ""
     raise ConfigurationError(
-        f"{LINE} allow: {kind!r} is no kind of output. The line that begins with [withheld] names the kind: "
-        f"{', '.join(KINDS)}, mime:TYPE or widget:MODULE. To open the network: {LINE} allow network HOST"
+        f"{LINE} allow: {kind!r} is no kind of output.{near} The line that begins with [withheld] names the kind: "
+        f"{', '.join(KINDS)}, mime:TYPE, widget:MODULE or comm:TARGET. To open the network: {LINE} allow network HOST"
     )
 
 
@@ -455,5 +456,5 @@ def _line_words(before: Sequence[str], word: str) -> list[str] | None:
     if word.startswith("-"):
         return [name for name in _LINE_OPTIONS.get(before[0], ()) if name.startswith(word)]
     if before == ["allow"]:
-        return [kind for kind in ("network", *KINDS, "mime:", "widget:") if kind.startswith(word)]
+        return [kind for kind in ("network", *KINDS, *(f"{family}:" for family in FAMILIES)) if kind.startswith(word)]
     return None if before[0] == "grant" else []

@@ -177,7 +177,7 @@ class Opener:
             return Problem(
                 "approval",
                 "trusted_local",
-                f"running without isolation is not authorised: {_WHY_NOT.get(str(outcome), 'it was denied')}",
+                f"running without isolation is not authorised ({_WHY_NOT.get(str(outcome), 'it was denied')})",
                 "set trusted_local_authorized=True in the host's configuration, or allow it when asked",
             )
         return None

@@ -206,7 +206,7 @@ def no_isolation_problem(requirement: ExecutionResourceRequirement) -> Problem |
             "trusted_local_refused",
             "isolation",
             "it isolates nothing, and isolation is required",
-            "install a provider that isolates; `agently-kernel doctor` says how",
+            "install an isolating provider; `agently-kernel doctor` says how",
         )
     if not policy.unsafe_fallback:
         return Problem(

@@ -6,7 +6,7 @@ import pytest
 from lab_desk import Desk
 from playwright.sync_api import WebSocketRoute, expect
 
-ASK = "%agently allow text/x-demo"
+ASK = "%agently allow mime:text/x-demo"
 
 
 class HeldLink:

@@ -49,7 +49,7 @@ def test_a_file_is_saved_after_a_yes_and_not_after_a_no(desk):
 
 def test_active_output_waits_for_a_yes(desk):
     show = "from IPython.display import Javascript\nJavascript('window.guestRan = true')"
-    desk.open(desk.lab.notebook("active.ipynb", [show, "%agently allow application/javascript"], "agently"))
+    desk.open(desk.lab.notebook("active.ipynb", [show, "%agently allow javascript"], "agently"))
     desk.run_cell(0)
     expect(desk.panel.locator("[data-section=withheld]")).to_contain_text("application/javascript")
     expect(desk.cell(0)).to_have_attribute("data-agently-badge", "withheld")
@@ -75,7 +75,7 @@ HOSTILE = (
 
 def test_nothing_that_a_cell_shows_reaches_the_question(desk):
     cells = [f"from IPython.display import HTML, display\ndisplay(HTML({html!r}))" for html in HOSTILE]
-    desk.open(desk.lab.notebook("hostile.ipynb", ["\n".join(cells), "%agently allow text/x-demo"], "agently"))
+    desk.open(desk.lab.notebook("hostile.ipynb", ["\n".join(cells), "%agently allow mime:text/x-demo"], "agently"))
     desk.run_cell(0)
     expect(desk.panel.locator("[data-section=runs] li").first).to_contain_text("done")
     desk.cell(1).scroll_into_view_if_needed()

@@ -53,7 +53,7 @@ def test_stricter_isolation_is_taken_and_holds_for_the_next_cell(desk: Desk) -> 
 
 
 def test_what_the_configuration_forbids_is_refused_and_said(desk: Desk) -> None:
-    desk.open(desk.lab.notebook("strict.ipynb", ["%agently allow text/x-demo"], "agently"))
+    desk.open(desk.lab.notebook("strict.ipynb", ["%agently allow mime:text/x-demo"], "agently"))
     setting(desk, "isolation").select_option(label="Preferred: a recorded fallback is allowed")
     weaker = "Your setting “isolation preferred” is weaker than the kernel’s configuration; “isolation required” holds."
     expect(desk.page.locator(".Toastify__toast", has_text=weaker)).to_be_visible(timeout=10_000)

@@ -278,7 +278,7 @@ def test_less_isolation_than_configured_is_asked_for(home: KernelSession) -> Non
         (True, False), (False, True)
     ]
     assert asked.text() == "ran\n"
-    assert "this ran WITHOUT isolation (trusted_local)" in asked.text("stderr")
+    assert "This ran WITHOUT isolation (trusted_local)" in asked.text("stderr")
     more = home.run("%%agently_exec --isolation none --provider trusted_local\nprint(1)", allow_stdin=True,
                     during=answering(home, "allow"))
     assert more.error[0] == "ExecutionResourceUnavailable"

@@ -197,17 +197,18 @@ def test_help_is_found_in_a_magics_line_and_nowhere_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["javascript", "chart", "set_next_input", "mime:application/pdf", "widget:anywidget", "widget:@x/y"]
+    "kind", ["javascript", "chart", "set_next_input", "mime:application/pdf", "widget:anywidget", "comm:x"]
 )
 def test_kinds_that_can_be_withheld_can_be_allowed(kind: str) -> None:
     assert parse_line(f"allow {kind}") == LineOptions("allow", kind)
 
 
-@pytest.mark.parametrize("kind", ["html", "net", "mime:", "mime:pdf", "widget:", "other:x", "javascript:x", "a b"])
+@pytest.mark.parametrize("kind", ["html", "net", "mime:", "mime:pdf", "widget:", "other:x", "a b", "text/x"])
 def test_what_no_output_is_called_is_refused_with_what_there_is(kind: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         parse_line(f"allow '{kind}'")
-    assert "javascript, chart, set_next_input, mime:TYPE or widget:MODULE" in str(caught.value)
+    assert "javascript, chart, set_next_input, mime:TYPE, widget:MODULE or comm:TARGET" in str(caught.value)
+    assert ("Did you mean mime:" in str(caught.value)) == ("/" in kind)
     assert "%agently allow network HOST" in str(caught.value)
 
 
@@ -266,7 +267,7 @@ def test_a_bad_command_is_refused(line: str, said: str) -> None:
         ("%agently st", ("status",)),
         ("%agently grant data.csv --m", ("--mode",)),
         ("%agently grant data.csv --mode ", ("snapshot", "read_only")),
-        ("%agently allow ", ("network", "javascript", "chart", "set_next_input", "mime:", "widget:")),
+        ("%agently allow ", ("network", "javascript", "chart", "set_next_input", "mime:", "widget:", "comm:")),
     ],
 )
 def test_options_are_completed(code: str, matches: tuple[str, ...]) -> None:

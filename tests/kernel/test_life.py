@@ -299,7 +299,7 @@ def test_a_gate_is_answered_in_the_input_box_with_word_and_code(start: Start) ->
     session.client.input(f"allow {found.group(1)}")
     session.wait(run)
     assert run.status == "ok"
-    denied = session.send("%agently allow other", allow_stdin=True)
+    denied = session.send("%agently allow chart", allow_stdin=True)
     session.settle(20, lambda: bool(denied.prompts))
     session.client.input("y")
     assert session.wait(denied).error[0] == "ApprovalDenied"

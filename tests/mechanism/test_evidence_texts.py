@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.doctor import examine
 from agently_kernel.registry import ProviderRegistry
 
@@ -26,7 +27,8 @@ def unknown(texts: set[str], table: str) -> list[str]:
 
 
 async def test_the_panel_has_words_for_what_real_providers_observe() -> None:
-    report = await examine(ProviderRegistry())
+    anything = ExecutionResourcePolicy(isolation="none", unsafe_fallback=True, trusted_local_authorized=True)
+    report = await examine(ProviderRegistry(), policy=anything)
     usable = {item.provider_id: item for item in report.providers if item.available}
     assert {"bubblewrap", "trusted_local"} <= set(usable)  # what holds, and what does not
     checks = {evidence.check for item in usable.values() for evidence in item.evidence}

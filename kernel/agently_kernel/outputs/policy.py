@@ -62,7 +62,8 @@ class Withheld:
 
 
 KINDS = ("javascript", "chart", "set_next_input")
-"""Kinds of output that have a name of their own; others are ``mime:`` and a MIME type, ``widget:`` and a module."""
+"""Kinds of output that have a name of their own; the others are a family and what of it, such as ``mime:x/y``."""
+FAMILIES = ("mime", "widget", "comm")
 
 
 def is_kind(kind: str) -> bool:
@@ -70,7 +71,7 @@ def is_kind(kind: str) -> bool:
     family, colon, rest = kind.partition(":")
     if not _KIND.match(kind):
         return False
-    return kind in KINDS or (bool(colon and rest) and (family == "widget" or (family == "mime" and "/" in rest)))
+    return kind in KINDS or (bool(colon and rest) and family in FAMILIES and (family != "mime" or "/" in rest))
 
 
 def how_to_allow(kind: str) -> str:
