@@ -24,6 +24,7 @@ from traitlets import Any as AnyTrait
 from traitlets import CBool, Type
 from traitlets.config import Config
 
+from . import plots
 from .comms import CommRoom
 from .completion import Completions
 from .facade import KernelFacade, announce
@@ -222,6 +223,7 @@ class IPythonEngine(Engine):
         announce(ZMQInteractiveShell)
         _interruptible_pdb()
         _look_for_what_is_displayed(services)
+        plots.install()
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # exiting ends the cell here, whichever way
         self.comms = CommRoom(services)
         shell.kernel.comm_manager = self.comms.manager

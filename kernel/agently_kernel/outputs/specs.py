@@ -16,7 +16,8 @@ _BITMAP = re.compile(r"data:image/(?:png|jpe?g|gif|webp);base64,", re.IGNORECASE
 _EXPRESSION = re.compile(
     r"constructor|__proto__|prototype|toString|valueOf|\.\s*view\b|\beval\b|\bFunction\b|\[\s*[\"']view"
 )
-_REMOTE = re.compile(r"\s*(?:[a-z][a-z0-9+.-]*:|//|/\\|\\)", re.IGNORECASE)
+_STYLE = re.compile(r"[\w-]{1,40}")
+_PLOTLY_ADDRESSES = frozenset({"source", "style", "url", "href"})
 _PLOTLY_CONFIG_NAMES = """
     responsive displayModeBar displaylogo scrollZoom staticPlot editable doubleClick showTips showAxisDragHandles
     showAxisRangeEntryBoxes autosizable fillFrame frameMargins modeBarButtonsToRemove typesetMath
@@ -72,11 +73,14 @@ def _plotly(value: Any, network_allowed: bool, key: str) -> Any:
     if isinstance(value, str):
         if key in ("bdata", "shape"):
             return value
-        if key in ("source", "style", "url", "sourceattribution", "href"):
+        if key == "sourceattribution":
+            return html.escape(value[:_STRING_LIMIT])  # maps put it into the page as HTML
+        if key in _PLOTLY_ADDRESSES:
             if _BITMAP.match(value):
                 return value
-            if _REMOTE.match(value) and not (network_allowed and value.lower().startswith("https://")):
-                return ""
+            remote = network_allowed and value.lower().startswith("https://")
+            # an address of the notebook's own server, too, would be asked with the user's cookie
+            return value[:_STRING_LIMIT] if remote or (key == "style" and _STYLE.fullmatch(value)) else ""
         return value[:_STRING_LIMIT]
     if isinstance(value, list):
         return [_plotly(v, network_allowed, key) if isinstance(v, str | list | dict) else v for v in value]

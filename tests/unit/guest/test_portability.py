@@ -11,7 +11,10 @@ from guest_driver import GUEST
 
 FILES = sorted(GUEST.glob("*.py"))
 NEEDS_IPYTHON = {"shell_ipython.py", "kernel_magics.py"}
-TRIED = {"comms.py": {"comm"}, "completion.py": {"IPython", "jedi", "parso"}}  # loaded when used, and done without
+# loaded when used, and done without
+TRIED = {
+    "comms.py": {"comm"}, "completion.py": {"IPython", "jedi", "parso"}, "plots.py": {"IPython", "bokeh"},
+}
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)

@@ -369,3 +369,37 @@ def test_long_names_count_towards_the_size() -> None:
     assert "An output of 1 MiB was withheld" in shown.data["text/plain"]
     nested = {"application/json": {"k" * 1024**2: 1}}
     assert "text/plain" in show(OutputFilter(limits=OutputLimits(bundle_chars=1024**2)), nested).data
+
+
+@pytest.mark.parametrize(
+    ("address", "alone", "with_network"),
+    [
+        ("data:image/png;base64,AAAA", True, True),
+        ("https://example.org/a.png", False, True),
+        *(
+            (address, False, False)
+            for address in (
+                "/api/contents/x", "api/contents", "logout", "../logout", "?x", "#x", "//example.org/x",
+                "\\\\example.org",
+                "http://127.0.0.1/x", " /api", "javascript:1", "data:text/html,x", "data:image/svg+xml;base64,AAAA",
+            )
+        ),
+    ],
+)
+def test_a_figure_loads_nothing_of_the_notebooks_server(address: str, alone: bool, with_network: bool) -> None:
+    layout = {"images": [{"source": address}], "mapbox": {"layers": [{"sourceattribution": "<img src=x>"}]}}
+    for network, kept in ((False, alone), (True, with_network)):
+        filter_ = OutputFilter(network_allowed=network)
+        shown = show(filter_, {"application/vnd.plotly.v1+json": {"data": [], "layout": layout}}).data
+        cleaned = shown["application/vnd.plotly.v1+json"]["layout"]
+        assert cleaned["images"][0]["source"] == (address if kept else "")
+        assert "<" not in cleaned["mapbox"]["layers"][0]["sourceattribution"]
+
+
+@pytest.mark.parametrize(
+    ("style", "kept"), [("open-street-map", True), ("/api/contents", False), ("https://x/y", False), ("a.json", False)]
+)
+def test_a_map_names_its_style_and_no_address(style: str, kept: bool) -> None:
+    figure = {"data": [], "layout": {"mapbox": {"style": style}}}
+    shown = show(OutputFilter(), {"application/vnd.plotly.v1+json": figure}).data["application/vnd.plotly.v1+json"]
+    assert shown["layout"]["mapbox"]["style"] == (style if kept else "")
