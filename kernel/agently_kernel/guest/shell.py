@@ -210,7 +210,7 @@ class Shell:
             if self._room is not None:
                 self._room.make()  # threads of earlier cells have ended
             source = _verified(request)
-            self._services.sources.add(request.path)
+            self._services.sources.add(request.path, source)
             result = self._engine.execute(source, request)
             if isinstance(result, Outcome):
                 outcome = result

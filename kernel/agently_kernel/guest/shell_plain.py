@@ -13,7 +13,6 @@ import builtins
 import codeop
 import inspect
 import keyword
-import linecache
 import os
 import re
 import sys
@@ -162,7 +161,6 @@ class PlainEngine(Engine):
 
     def _compile(self, source: str, path: str) -> List[Tuple[types.CodeType, bool]]:
         """Return the code objects of a cell, each with whether its result is the cell's value."""
-        linecache.checkcache(path)
         flags = self._flags | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
         tree = compile(source, path, "exec", flags | ast.PyCF_ONLY_AST, True)
         assert isinstance(tree, ast.Module)

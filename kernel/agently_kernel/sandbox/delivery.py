@@ -29,6 +29,7 @@ Delivery: TypeAlias = Callable[[PutFile, MaterializationManifest, TaskWorkspaceA
 """Called before each execution. Raises SandboxError or GrantError; nothing has been executed then."""
 
 _Stamp = tuple[int, int, int]
+_PRUNE_EVERY = 64
 
 
 def _files(manifest: MaterializationManifest, grant: TaskWorkspaceAccessGrant) -> Iterator[tuple[Root, str, Path]]:
@@ -79,6 +80,7 @@ class FolderDelivery:
     def __init__(self, folders: dict[Root, Path]) -> None:
         self._folders = folders
         self._copied: dict[Path, _Stamp] = {}
+        self._bundles: dict[Path, Path] = {}  # copied bundle → the host's own
 
     async def __call__(
         self, put_file: PutFile, manifest: MaterializationManifest, grant: TaskWorkspaceAccessGrant
@@ -91,9 +93,22 @@ class FolderDelivery:
                 f"The files of the cell could not be copied for the sandbox: {os_reason(error)}. Then run it again."
             ) from error
 
+    def _prune(self) -> None:
+        """Remove copies of bundles that the workspace has pruned."""
+        for copy, own in list(self._bundles.items()):
+            if not own.exists():
+                shutil.rmtree(copy, ignore_errors=True)
+                del self._bundles[copy]
+                self._copied = {path: stamp for path, stamp in self._copied.items() if copy not in path.parents}
+
     def _copy(self, files: list[tuple[Root, str, Path]]) -> None:
+        if len(self._bundles) % _PRUNE_EVERY == _PRUNE_EVERY - 1:
+            self._prune()
         for root, relative, path in files:
             target = self._folders[root] / relative
+            if root == "source":
+                inner = relative.count("/")
+                self._bundles[target.parents[inner - 1]] = path.parents[inner - 1]
             stamp = _stamp(path)
             if self._copied.get(target) == stamp:
                 continue

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import secrets
+import shutil
 import stat
 from collections import OrderedDict
 from collections.abc import Collection
@@ -16,6 +18,12 @@ from agently_kernel.contract.errors import MaterializationError, WorkspaceError,
 from agently_kernel.workspace.areas import remove_tree
 
 DEFAULT_SOURCE_BYTES = 256 * 1024**2
+"""The most that bundles of running executions may take together."""
+
+KEPT_BYTES = 32 * 1024**2
+"""What bundles that nobody runs any more may take: about 2500 cells. An interpreter remembers the text of its cells."""
+
+_SHARE = 4  # of what is free, one part in so many is used for bundles that nobody runs
 _BLOCK = 4096
 _NEW_FILE = os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
 _EXISTING = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
@@ -76,8 +84,21 @@ class SourceRoot:
             self._verify(bundle, target)
             self._kept.move_to_end(bundle.bundle_id)
             return
-        weight = _weight(bundle)
-        self._make_room(weight, in_use)
+        try:
+            self._write(bundle, in_use)
+        except OSError as error:
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT) or not set(self._kept) - set(in_use):
+                raise self._explain(error, bundle) from error
+            self._make_room(self._limit, in_use, keep=0)  # others have filled the file system: give up all that we can
+            try:
+                self._write(bundle, in_use)
+            except OSError as again:
+                raise self._explain(again, bundle) from again
+
+    def _write(self, bundle: CodeExecutionBundle, in_use: Collection[str]) -> None:
+        """Write a new folder. Raises OSError; nothing is left then."""
+        target, weight = f"{self.path}/{bundle.bundle_id}", _weight(bundle)
+        self._make_room(weight, in_use, keep=self._keep())
         fresh = f"{self.path}/.new-{secrets.token_hex(6)}"
         try:
             _make_folder(fresh)
@@ -86,12 +107,9 @@ class SourceRoot:
                 self._folders_for(fresh, file.path, folders)
                 _write_file(f"{fresh}/{file.path}", file)
             os.rename(fresh, target)  # noqa: PTH104 - plain text paths, this is on the path of every cell
-        except OSError as error:
+        except (OSError, MaterializationError):
             with contextlib.suppress(WorkspaceError):
                 remove_tree(Path(fresh))
-            raise self._explain(error, bundle) from error
-        except MaterializationError:
-            remove_tree(Path(fresh))
             raise
         self._kept[bundle.bundle_id] = weight
         self._total += weight
@@ -122,21 +140,33 @@ class SourceRoot:
                     "machine changed it. Restart the kernel to get a fresh workspace"
                 )
 
-    def _make_room(self, weight: int, in_use: Collection[str]) -> None:
-        if weight > self._limit:
+    def _keep(self) -> int:
+        """Return how many bytes may be taken in all while something of it can be pruned."""
+        try:
+            free = shutil.disk_usage(self.path).free
+        except OSError:
+            free = 0
+        return min(KEPT_BYTES, self._limit, (free + self._total) // _SHARE)
+
+    def _make_room(self, weight: int, in_use: Collection[str], *, keep: int) -> None:
+        """Prune the oldest that nobody runs until *keep* bytes hold all (0: prune every one of them).
+
+        Raises MaterializationError when the limit does not hold all even so.
+        """
+        if keep and weight > self._limit:
             raise MaterializationError(
                 f"the program and its files have {weight:,} bytes together; a sandbox can be given at most "
                 f"{self._limit:,} bytes. Give large data with --input instead"
             )
         for old in [name for name in self._kept if name not in in_use]:
-            if self._total + weight <= self._limit:
+            if self._total + weight <= keep:
                 return
             try:
                 remove_tree(self.path / old)
             except WorkspaceError as error:
                 raise MaterializationError(f"there is no room for a new program: {error}") from error
             self._total -= self._kept.pop(old)
-        if self._total + weight > self._limit:
+        if keep and self._total + weight > self._limit:
             raise MaterializationError(
                 f"the programs that run now take all the room there is for programs ({self._limit:,} bytes); wait for "
                 "one to end"

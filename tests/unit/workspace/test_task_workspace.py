@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
+import shutil
 import stat
 import threading
 
@@ -13,6 +15,7 @@ from workspace_support import make_bundle, make_workspace
 from agently_kernel.contract.errors import GrantError, MaterializationError, WorkspaceError
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.workspace import GrantedInput, TaskWorkspaceAccessRequirement
+from agently_kernel.workspace import sources as sources_module
 
 
 def mode(path):
@@ -270,3 +273,53 @@ def test_grants_from_many_threads(workspace):
         thread.join()
     assert len(set(seen)) == 24 and workspace.open_grants == ()
     assert len(os.listdir(workspace.source_path)) == 3
+
+
+def test_thousands_of_cells_do_not_fill_the_runtime_area(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources_module, "KEPT_BYTES", 2**20)
+    most = 0
+    with make_workspace(tmp_path) as workspace:
+        running = workspace.issue_grant(execution_id="running")
+        kept = make_bundle({"a.py": b"running"})
+        workspace.materialize(kept, running)
+        for number in range(3000):
+            grant = workspace.issue_grant(execution_id=str(number))
+            bundle = make_bundle({"a.py": b"%d" % number})
+            workspace.materialize(bundle, grant)
+            workspace.close_grant(grant)
+            most = max(most, workspace._sources._total)
+        names = set(os.listdir(workspace.source_path))
+        assert most <= 2**20 and 50 < len(names) < 100
+        assert {kept.bundle_id, bundle.bundle_id} <= names
+
+
+@pytest.mark.parametrize("free", [0, 2**20, 2**24, 2**40])
+def test_what_is_kept_is_a_share_of_what_is_free(tmp_path, monkeypatch, free):
+    usage = shutil.disk_usage(tmp_path)._replace(free=free)
+    monkeypatch.setattr(sources_module.shutil, "disk_usage", lambda _: usage)
+    with make_workspace(tmp_path) as workspace:
+        for number in range(60):
+            grant = workspace.issue_grant(execution_id=str(number))
+            workspace.materialize(make_bundle({"a.py": b"%d" % number + bytes(100_000)}), grant)
+            workspace.close_grant(grant)
+        total = workspace._sources._total
+        assert len(os.listdir(workspace.source_path)) == {0: 1, 2**20: 2, 2**24: 50, 2**40: 60}[free], total
+
+
+def test_a_file_system_that_others_have_filled_gets_room_from_old_cells(tmp_path, monkeypatch):
+    real, failures = os.write, [OSError(errno.ENOSPC, "No space left on device")]
+
+    def write(descriptor, data):
+        if failures and len(os.listdir(workspace.source_path)) > 1:
+            raise failures.pop()
+        return real(descriptor, data)
+
+    with make_workspace(tmp_path) as workspace:
+        for number in range(3):
+            grant = workspace.issue_grant(execution_id=str(number))
+            workspace.materialize(make_bundle({"a.py": b"%d" % number}), grant)
+            workspace.close_grant(grant)
+        monkeypatch.setattr(os, "write", write)
+        last = make_bundle({"a.py": b"last"})
+        workspace.materialize(last, workspace.issue_grant(execution_id="e"))
+        assert os.listdir(workspace.source_path) == [last.bundle_id]
