@@ -1,6 +1,6 @@
 /** Frames of active output are made by the kernel and cannot be measured from outside: they report their own height. */
 
-const SELECTOR = 'iframe.agently-frame[sandbox="allow-scripts"]';
+export const SELECTOR = 'iframe.agently-frame[sandbox="allow-scripts"]';
 const LOWEST = 40;
 const HIGHEST = 2000;
 /** Room for the margins of the document in the frame (pixels). */

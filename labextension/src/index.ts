@@ -18,6 +18,7 @@ import { IStatusBar } from '@jupyterlab/statusbar';
 import { ITranslator, nullTranslator } from '@jupyterlab/translation';
 import { Widget } from '@lumino/widgets';
 import { paintBadges } from './badges';
+import { FrameFocus } from './framefocus';
 import { FrameHeights } from './frames';
 import { InputBoxes } from './inputboxes';
 import { Notices } from './notices';
@@ -49,9 +50,17 @@ const sessions: JupyterFrontEndPlugin<ISandboxSessions> = {
 
 const frames: JupyterFrontEndPlugin<void> = {
   id: 'agently-kernel-panel:frames',
-  description: 'Gives the frames of active output the height that they report.',
+  description:
+    'Gives the frames of active output the height that they report, and no focus that they take.',
   autoStart: true,
-  activate: () => {
+  optional: [ITranslator],
+  activate: (_: JupyterFrontEnd, translator: ITranslator | null) => {
+    const trans = (translator ?? nullTranslator).load(DOMAIN);
+    new FrameFocus(
+      trans.__(
+        'This output was stopped because it kept taking the keyboard focus. Run the cell again to see it.'
+      )
+    );
     const heights = new FrameHeights();
     window.addEventListener('message', event => heights.take(event));
   }

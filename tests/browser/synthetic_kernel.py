@@ -47,19 +47,21 @@ def facts(held: dict[str, bool | None] | None = None, safety: str = "isolated") 
     """Return invented facts; *held* changes what was observed of single axes."""
     now = time.time()
     rows = {
-        "process_contained": ("PID namespace", "differs from the host's; 3 processes are visible inside"),
-        "host_filesystem_restricted": ("host paths", "17 of 17 attempts to open host files were refused"),
-        "privilege_escalation_blocked": ("NoNewPrivs", "1; no capability is left"),
-        "syscalls_restricted": ("seccomp", "filter mode 2; 9 of 9 forbidden calls were refused"),
-        "network": ("network namespace", "only a loopback interface; connect() is unreachable"),
+        "process_contained": ("pid_namespace", "its own", "few processes are visible", "3 processes"),
+        "host_filesystem_restricted": (
+            "no_writable_host_mount", "25 mounts", "a file of the host cannot be read", "ENOENT",
+        ),
+        "privilege_escalation_blocked": ("no_new_privs", "1", "becoming uid 0 is refused", "EPERM"),
+        "syscalls_restricted": ("seccomp_filter", "mode 2, 1 filter(s)", "ptrace is refused", "EPERM"),
+        "network": ("net_namespace", "its own", "there is no route to anywhere", "ENETUNREACH"),
     }
     held = held or {}
     evidence = tuple(
         Evidence(
             subject=subject, check=check, value=held.get(subject, True), source=source, detail=detail, observed_at=now
         )
-        for subject, (check, detail) in rows.items()
-        for source in ("outside", "inside")
+        for subject, (outside, seen, inside, tried) in rows.items()
+        for source, check, detail in (("outside", outside, seen), ("inside", inside, tried))
     )
     return SandboxFacts(
         provider_id="bubblewrap" if safety == "isolated" else "trusted_local", safety_class=SafetyClass(safety),
@@ -84,20 +86,21 @@ SELECTION = ProviderSelection(
     skipped=(
         SkipReason(
             provider_id="docker", index=0, code="unavailable",
-            message="The docker daemon does not answer at its socket.",
-            remedy="Start it (systemctl start docker), or leave docker out of c.AgentlyKernel.providers.",
+            message="No container engine answers at the default socket.",
+            remedy="start it (`systemctl start docker`), or name another one with the provider's `host`",
         ),
         SkipReason(
             provider_id="trusted_local", index=2, code="trusted_local_refused",
-            message="trusted_local gives no isolation and is never taken by itself.",
+            message="it isolates nothing, and isolation is required",
         ),
     ),
 )
 
 
 class SyntheticKernel(Kernel):
-    """Commands, one a line: ``print TEXT``, ``sleep SECONDS``, ``ask GATE SUBJECT``, ``output PATH``, ``missing PATH``,
-    ``withhold MIME``, ``burst COUNT``, ``axes NAME=VALUE``, ``naked``, ``display HTML``, ``fail``."""
+    """Commands, one a line: ``print TEXT``, ``sleep SECONDS``, ``stream LINES``, ``ask GATE SUBJECT``, ``output PATH``,
+    ``missing PATH``, ``withhold MIME``, ``inputs``, ``burst COUNT``, ``axes NAME=VALUE``, ``naked``, ``display HTML``,
+    ``fail``."""
 
     implementation = "synthetic"
     implementation_version = "0"
@@ -179,6 +182,11 @@ class SyntheticKernel(Kernel):
         if word == "print":
             self.say(rest + "\n")
             self.state.execution_output(name, rest + "\n")
+        elif word == "stream":
+            for i in range(int(rest)):
+                self.say(f"line {i}\n")
+                self.state.execution_output(name, f"line {i}\n")
+                await asyncio.sleep(0.05)
         elif word == "sleep":
             await asyncio.sleep(float(rest))
         elif word == "ask":
@@ -197,12 +205,12 @@ class SyntheticKernel(Kernel):
                 path=rest, sha256=hashlib.sha256(data).hexdigest(), size=len(data), stored_path=str(path)
             ))
         elif word == "missing":
-            refused.append(RefusedOutput(path=rest, reason="missing", message=f"{rest} was declared and not written."))
+            message = f"{rest} was not taken: there is no such file"
+            refused.append(RefusedOutput(path=rest, reason="missing", message=message))
         elif word == "withhold":
-            self.state.withheld(
-                name, kind="active_output", mime=rest, reason="It holds a program that would run in this page.",
-                how_to_allow="Run %agently allow active_output in a cell of its own.",
-            )
+            reason = f"Output of type {rest} was withheld: its renderer may run code in the page."
+            allow = f"To allow it in this session: %agently allow mime:{rest}"
+            self.state.withheld(name, kind=f"mime:{rest}", mime=rest, reason=reason, how_to_allow=allow)
         elif word == "burst":
             for i in range(int(rest)):
                 self.state.resource_event(ExecutionResourceEvent(

@@ -38,12 +38,13 @@ def test_facts_outputs_and_timeline(desk):
         rows.filter(has_text="table.csv").get_by_role("button", name="Download output/table.csv").click()
     assert download.value.suggested_filename == "table.csv"
     assert download.value.path().read_bytes() == b'name,value\nalpha,1\n"be,ta",2\n'
-    expect(desk.panel.locator("[data-section=withheld]")).to_contain_text("It holds a program")
+    expect(desk.panel.locator("[data-section=withheld]")).to_contain_text("its renderer may run code")
     expect(desk.panel.locator("[data-section=inputs]")).to_contain_text("/data/data.csv")
     desk.panel.locator("[data-section=runs]").get_by_role("button", name="Text").click()
     expect(desk.panel.locator("[data-section=runs] pre")).to_have_text("hello\n")
     desk.panel.locator("[data-axis=syscalls_restricted] > summary").click()
-    expect(desk.panel.locator("[data-axis=syscalls_restricted] .agently-evidence li").first).to_contain_text("seccomp")
+    evidence = desk.panel.locator("[data-axis=syscalls_restricted] .agently-evidence li")
+    expect(evidence.first).to_contain_text("A system call filter is in force — filter mode 2")
     desk.shot("facts")
     desk.panel.locator("[data-section=timeline] > summary").first.click()
     expect(desk.panel.locator("[data-section=timeline]")).to_contain_text("cell ended with an error")
@@ -314,13 +315,18 @@ def test_an_ordinary_kernel_that_loads_the_service_while_its_main_thread_is_bloc
 
 
 def test_dark_and_chinese(desk, dark_chinese):
-    desk.open(desk.lab.notebook("zh.ipynb", [f"output output/table.csv\n{ASK}"], "synthetic"))
+    desk.open(desk.lab.notebook("zh.ipynb", [f"output output/table.csv\nwithhold text/html\n{ASK}"], "synthetic"))
     desk.run_cell(0)
     card = desk.card()
     expect(card.get_by_role("button", name="拒绝")).to_be_visible()
     expect(card.locator("h3")).to_have_text("允许沙箱访问网络")
     expect(card.locator(".agently-exact")).to_have_text("单元格请求访问网络：pypi.example:443。")
     expect(desk.chip()).to_have_text("等待您的决定")
+    desk.panel.locator("[data-axis=syscalls_restricted] > summary").click()
+    expect(desk.panel.locator("[data-axis=syscalls_restricted] .agently-evidence li")).to_have_text([
+        re.compile("系统调用过滤器已生效 — 过滤模式 2，过滤器 1 个"), re.compile("拒绝系统调用 ptrace — EPERM"),
+    ])
+    expect(desk.panel.locator("[data-section=withheld]")).to_contain_text("其渲染器可能在页面中运行代码")
     expect(desk.page.locator("#jp-main-statusbar .agently-Shield")).to_have_text("1 项请求待答复")
     desk.page.wait_for_timeout(700)
     desk.shot("dark-chinese")
@@ -352,3 +358,23 @@ def test_axe_finds_nothing(desk):
         ".then(r => r.violations.map(v => v.id + ': ' + v.nodes.map(n => n.html + n.failureSummary).join(' | ')))"
     )
     assert found == []
+
+
+def test_nothing_jumps_while_a_cell_streams(desk):
+    desk.open(desk.lab.notebook("steady.ipynb", ["print first\nsleep 2\nstream 50", "print below"], "synthetic"))
+    desk.run_cell(0)
+    expect(desk.panel.locator("[data-section=runs] li").first).to_contain_text("running")
+    desk.page.evaluate(
+        """() => {
+            const kinds = '#agently-panel details, .agently-Header, .agently-Shield, .jp-InputPrompt, .jp-InputArea';
+            const box = e => { const b = e.getBoundingClientRect(); return [b.x, b.y, b.width, b.height].join(); };
+            const first = e => !e.closest('.jp-Cell') || e.closest('.jp-Cell') === document.querySelector('.jp-Cell');
+            const parts = () => [...document.querySelectorAll(kinds)].filter(first).map(box).join(';');
+            window.places = new Set(); window.looks = 0;
+            const look = () => { window.places.add(parts()); window.looks++; requestAnimationFrame(look); };
+            look(); }"""
+    )
+    expect(desk.output(0)).to_contain_text("line 35", timeout=20_000)
+    places, looks = desk.page.evaluate("[[...window.places], window.looks]")
+    assert looks > 20
+    assert len(places) == 1, "panel, shield or the cell's own head moved while text streamed"

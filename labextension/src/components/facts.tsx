@@ -50,7 +50,13 @@ export function Summary(props: T & { snapshot: PanelSnapshot }): JSX.Element {
             'Cells see only what you granted. Look below for what was observed, and for the network.'
           );
     if (good !== sandbox.axes.length) {
-      text = trans.__('Not every protection was observed; look below.');
+      const missing = sandbox.axes
+        .filter(axis => axis.value !== true)
+        .map(axis => texts.axisName(trans, axis.axis));
+      text = trans.__(
+        'Not observed to hold: %1. Look below for what was seen.',
+        missing.join(' · ')
+      );
     }
   }
   return (
@@ -142,10 +148,18 @@ export function Isolation(props: T & { sandbox: SandboxView }): JSX.Element {
       name="isolation"
       title={trans.__('Isolation')}
       count={`${texts.score(sandbox)}/${sandbox.axes.length}`}
+      spoken={trans.__(
+        '%1 of %2 hold',
+        texts.score(sandbox),
+        sandbox.axes.length
+      )}
     >
-      {[...sandbox.axes, sandbox.network_axis].map(axis => (
+      {sandbox.axes.map(axis => (
         <Axis key={axis.axis} trans={trans} axis={axis} />
       ))}
+      <div className="agently-beside">
+        <Axis trans={trans} axis={sandbox.network_axis} />
+      </div>
       <p className="agently-small">
         {trans.__(
           'Observed %1 on this very sandbox. Open a line for the evidence.',

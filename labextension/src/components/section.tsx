@@ -4,6 +4,8 @@ import * as React from 'react';
 export function Section(props: {
   title: string;
   count?: React.ReactNode;
+  /** What a screen reader says in place of a count that only the eye understands. */
+  spoken?: string;
   open?: boolean;
   name: string;
   children: React.ReactNode;
@@ -23,7 +25,12 @@ export function Section(props: {
       <summary>
         <span className="agently-Section-title">{props.title}</span>
         {props.count !== undefined && (
-          <span className="agently-count-badge">{props.count}</span>
+          <span className="agently-count-badge" aria-hidden={!!props.spoken}>
+            {props.count}
+          </span>
+        )}
+        {props.spoken && (
+          <span className="agently-hidden"> {props.spoken}</span>
         )}
       </summary>
       <div className="agently-Section-body">{props.children}</div>
