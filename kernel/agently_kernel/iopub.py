@@ -39,9 +39,8 @@ class SpillLog(Protocol):
     def close(self) -> None:
         """Close the log; harmless when it is closed."""
 
-    @property
-    def account(self) -> str:
-        """A sentence on where the text is, and what of it could not be kept; "" when there is nothing to say."""
+    def account(self, hidden: int) -> str:
+        """Return a sentence on where the first *hidden* bytes are, and what of them could not be kept; "" for none."""
 
 
 def size_of(text: str) -> int:
@@ -332,10 +331,11 @@ class Publisher:
             name, first = tail[0]
             tail[0] = (name, first[min(len(first), excess) :])
             kept = sum(size_of(text) for _, text in tail)
-        where = f" {output.log.account}" if output.log is not None and output.log.account else ""
         lines = output.overflow_lines - sum(text.count("\n") for _, text in tail)
         dropped = output.overflow_bytes - kept
         if dropped > 0:
+            account = output.log.account(dropped) if output.log is not None else ""
+            where = f" {account}" if account else ""
             self.note(output.cell, f"{counted(dropped, 'byte')} in {counted(lines, 'line')} are not shown here.{where}")
         for name, text in tail:
             self._put(output, name, text)

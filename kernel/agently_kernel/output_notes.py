@@ -48,7 +48,9 @@ def refused_line(refused: Sequence[RefusedOutput], *, fresh: bool) -> str:
 
 def collected_lines(outputs: Sequence[CollectedOutput]) -> tuple[str, ...]:
     """Return a line for each collected file, up to 20, and one that counts the others."""
-    lines = [f"collected {item.path} ({item.size:,} bytes, {item.sha256[:19]}…)" for item in outputs[:MOST_LISTED]]
+    lines = [
+        f"collected {item.path} ({counted(item.size, 'byte')}, {item.sha256[:19]}…)" for item in outputs[:MOST_LISTED]
+    ]
     more = len(outputs) - len(lines)
     if not more:
         return tuple(lines)

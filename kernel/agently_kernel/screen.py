@@ -90,7 +90,8 @@ class Screen:
         """Return when everything that *cell* has shown is on its way."""
         said = self._notices.get(cell)
         if said is not None and said.left_out:
-            self.note(cell, f"… and {counted(said.left_out, 'more notice')} about outputs that were withheld.")
+            were = "was" if said.left_out == 1 else "were"
+            self.note(cell, f"… and {counted(said.left_out, 'more output')} {were} withheld, in whole or in part.")
             said.left_out = 0
         for name in ("stdout", "stderr"):
             stream = self._filters.pop((cell, name), None)
@@ -149,20 +150,18 @@ class Screen:
         """Say what was not shown: each thing once a cell, and no more than 20 lines, however much a guest tries."""
         for item in items:
             self._observe_withheld(cell, item)
-        if not notice:
-            return
         said = self._notices.get(cell)
         if said is None:
+            if not notice:
+                return
             said = self._notices[cell] = _Notices()
             while len(self._notices) > MAX_CELLS:
                 self._notices.popitem(last=False)
-        if notice in said.lines:
-            return
-        if len(said.lines) < MOST_NOTICES:
+        if len(said.lines) >= MOST_NOTICES:
+            said.left_out += bool(items)
+        elif notice and notice not in said.lines:
             said.lines.add(notice)
             self._publisher.note(cell, notice)
-        else:
-            said.left_out += 1
 
     def _text(self, cell: str, name: str, text: str) -> None:
         if text:

@@ -24,17 +24,16 @@ class StoreLog:
         if self._writer is not None:
             self._writer.close()
 
-    @property
-    def account(self) -> str:
-        """Say in a sentence where the text is, and whether all of it could be kept."""
+    def account(self, hidden: int) -> str:
+        """Say in a sentence where the first *hidden* bytes of the text are, and what of them could not be kept."""
         if self._writer is None:
             return f"They could not be kept: {self._problem}."
         self._writer.flush()
-        lost, path = self._writer.dropped, self._writer.path
-        if not lost:
+        kept, path = self._writer.written, self._writer.path
+        if kept >= hidden:
             return f"They are in {path}."
-        kept = f"The first {counted(self._writer.written, 'byte')} went to {path}; " if self._writer.written else ""
-        return f"{kept}{counted(lost, 'byte')} could not be kept ({self._writer.reason})."
+        where = f"The first {counted(kept, 'byte')} of them are in {path}; the rest" if kept else "They"
+        return f"{where} could not be kept ({self._writer.reason})."
 
 
 def open_spill_log(store: WorkspaceStore, cell: str) -> StoreLog:

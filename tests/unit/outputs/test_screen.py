@@ -12,13 +12,14 @@ from agently_kernel.screen import MOST_NOTICES, Screen
 
 
 class _Log:
-    account = ""
-
     def write(self, text: str) -> None:
         pass
 
     def close(self) -> None:
         pass
+
+    def account(self, hidden: int) -> str:
+        return ""
 
 
 class Bench:
@@ -44,13 +45,13 @@ class Bench:
 
 async def test_notices_of_made_up_kinds_have_an_end_and_the_rest_is_counted() -> None:
     bench = Bench()
-    for number in range(50):
+    for number in range(200):
         data = {"text/plain": "x", f"application/x-made-up-{number}": "y"}
         bench.screen(DisplayOutput("c", "display_data", data, {}, None))
     lines = await bench.lines()
-    assert len(bench.observed) == 50
+    assert len(bench.observed) == 200
     assert len(lines) == MOST_NOTICES + 1
-    assert lines[-1] == "[agently] … and 30 more notices about outputs that were withheld."
+    assert lines[-1] == "[agently] … and 180 more outputs were withheld, in whole or in part."
 
 
 async def test_a_notice_is_told_once_whoever_repeats_it() -> None:

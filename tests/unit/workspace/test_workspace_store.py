@@ -128,24 +128,25 @@ def test_a_log_says_what_ended_it(store, monkeypatch):
 def test_the_account_of_a_log_is_true(store, tmp_path):
     whole = StoreLog(LogWriter(store.logs / "a", 100))
     whole.write("text")
-    assert whole.account == f"They are in {store.logs / 'a'}."
+    assert whole.account(4) == f"They are in {store.logs / 'a'}."
     assert (store.logs / "a").read_bytes() == b"text"
     part = StoreLog(LogWriter(store.logs / "b", 3))
-    part.write("text")
-    assert part.account == (
-        f"The first 3 bytes went to {store.logs / 'b'}; 1 byte could not be kept "
+    part.write("text and a tail that is shown")
+    assert part.account(4) == (
+        f"The first 3 bytes of them are in {store.logs / 'b'}; the rest could not be kept "
         "(the limit of one log, 3 bytes, is used up)."
     )
+    assert part.account(3) == f"They are in {store.logs / 'b'}."  # what is lost is the tail, which is shown
     full = StoreLog(LogWriter(Path("/dev/full"), 100))
     full.write("text")
-    assert full.account == "4 bytes could not be kept (No space left on device)."
+    assert full.account(4) == "They could not be kept (No space left on device)."
     for log in (whole, part, full):
         log.close()
     (tmp_path / "gone").write_text("a file where the store should be")
     store.logs = tmp_path / "gone"
     closed = open_spill_log(store, "c")
     closed.write("text")
-    assert closed.account.startswith("They could not be kept: ")
+    assert closed.account(4).startswith("They could not be kept: ")
 
 
 @given(name=st.text(max_size=90))
