@@ -75,6 +75,8 @@ class Engine:
     host: str
     process: subprocess.Popen[bytes]
     client: Any
+    disk: Path | None = None
+    """Where its data lie, when that is a file system of their own."""
 
     def containers(self) -> frozenset[str]:
         """Return the names of all containers that there are."""
@@ -86,10 +88,11 @@ class Engine:
 
 
 @contextlib.contextmanager
-def dockerd() -> Iterator[Engine]:
+def dockerd(*, disk_mib: int | None = None) -> Iterator[Engine]:
     """Start an engine whose data, state and socket lie in a temporary folder, with the images in it; end it by its pid.
 
-    Its runtimes: runc, runsc, and ``pretender``, which is runc under another name.
+    Its runtimes: runc, runsc, and ``pretender``, which is runc under another name. *disk_mib*: its data lie on a file
+    system of this size (in memory).
     """
     program, runsc = require_tool("dockerd"), require_tool("runsc")
     runc = require_tool("runc")
@@ -103,6 +106,10 @@ def dockerd() -> Iterator[Engine]:
         "runtimes": runtimes,
         "bridge": "none", "iptables": False, "ip6tables": False,
     }
+    data = folder / "data"
+    data.mkdir()
+    if disk_mib is not None:
+        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", str(data)], check=True)
     (folder / "daemon.json").write_text(json.dumps(config))
     host = f"unix://{folder}/docker.sock"
     with (folder / "log").open("wb") as log:
@@ -120,7 +127,7 @@ def dockerd() -> Iterator[Engine]:
         made = client.create_container(PYTHON_IMAGE, ["true"], name="agently-make-volume")["Id"]
         client.commit(made, repository=VOLUME_IMAGE.partition(":")[0], tag="1", changes=["VOLUME /data"])
         client.remove_container("agently-make-volume", force=True)
-        yield Engine(host, process, client)
+        yield Engine(host, process, client, data if disk_mib is not None else None)
     finally:
         client.close()
         stop(process)

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import os
 import signal
 import subprocess
 import sys
+import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from images import EMPTY_IMAGE, VOLUME_IMAGE, Engine, dockerd
+from images import EMPTY_IMAGE, PYTHON_IMAGE, VOLUME_IMAGE, Engine, dockerd
 from provider_support import AXES, concluded, failed, probe, surroundings
+from synthetic_registry import registry
 
 from agently_kernel.contract.approval import ApprovalDecision, ApprovalOutcome
 from agently_kernel.contract.errors import ApprovalDenied
@@ -192,6 +195,7 @@ class Host:
         self.outcome = outcome
         self.asked: list[tuple[str, str]] = []
         self.phases: list[str] = []
+        self.details: list[dict[str, Any]] = []
 
     async def approve(self, requirement: Any, gate: Any, subject: str, **_: Any) -> ApprovalDecision:
         self.asked.append((gate, subject))
@@ -199,8 +203,9 @@ class Host:
             raise ApprovalDenied("not allowed", details={"gate": gate, "outcome": self.outcome.value})
         return ApprovalDecision(request_id="1", outcome=self.outcome, decided_at=0.0)
 
-    def progress(self, requirement: Any, phase: str, **_: Any) -> None:
+    def progress(self, requirement: Any, phase: str, **details: Any) -> None:
         self.phases.append(phase)
+        self.details.append(details)
 
 
 async def test_a_pull_is_asked_for_and_its_failure_told(engine: Engine) -> None:
@@ -217,6 +222,66 @@ async def test_a_pull_is_asked_for_and_its_failure_told(engine: Engine) -> None:
     with pytest.raises(ApprovalDenied):
         await probe(provider, engine.config(image=name, pull_policy="if_missing"))
     assert refusing.phases == []
+
+
+@pytest.fixture(scope="module")
+def saved_image(engine: Engine, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive of the image with Python and a layer of 20 MB above it, which the engine does not have."""
+    name = "agently-test/to-pull:1"
+    layer = io.BytesIO()
+    with tarfile.open(fileobj=layer, mode="w") as archive:
+        info = tarfile.TarInfo("bulk")
+        info.size = 20 * 1024**2
+        archive.addfile(info, io.BytesIO(os.urandom(info.size)))
+    made = engine.client.create_container(PYTHON_IMAGE, ["true"])["Id"]
+    engine.client.put_archive(made, "/", layer.getvalue())
+    engine.client.commit(made, repository=name.partition(":")[0], tag="1")
+    engine.client.remove_container(made)
+    target = tmp_path_factory.mktemp("registry") / "image.tar"
+    with target.open("wb") as stream:
+        for part in engine.client.get_image(name):
+            stream.write(part)
+    engine.client.remove_image(name)
+    return target
+
+
+async def test_a_pull_that_was_allowed_shows_its_progress_and_the_image_is_used(
+    engine: Engine, saved_image: Path
+) -> None:
+    with registry(saved_image) as source:
+        name = f"{source.host}/agently/python:1"
+        provider, host = DockerExecutionResourceProvider(), Host(ApprovalOutcome.APPROVED_ONCE)
+        provider.bind_host(host)
+        found = await probe(provider, engine.config(image=name, pull_policy="if_missing"))
+        assert found.available, found.reason
+        assert host.asked == [("image_pull", name)]
+        assert host.phases[0] == "image_pull_started" and host.phases[-2:] == ["image_pull_completed", "image_ready"]
+        assert "image_pull_progress" in host.phases
+        assert max(int(details.get("total_bytes", 0)) for details in host.details) >= 20 * 1024**2
+        asked = len(source.asked)
+        # There it is: nobody is asked, nothing is fetched.
+        assert (await probe(provider, engine.config(image=name, pull_policy="if_missing", seconds=11))).available
+        assert (len(host.asked), len(source.asked)) == (1, asked)
+        # Always: asked every time, and the registry too.
+        assert (await probe(provider, engine.config(image=name, pull_policy="always"))).available
+        assert len(host.asked) == 2 and len(source.asked) > asked
+    engine.client.remove_image(name, force=True)
+
+
+async def test_a_full_disk_of_the_engine_is_said_and_nothing_is_left(tmp_path: Path) -> None:
+    with dockerd(disk_mib=420) as own:
+        assert own.disk is not None
+        space = os.statvfs(own.disk)
+        blocker = own.disk / "blocker"
+        with blocker.open("wb") as stream:
+            os.posix_fallocate(stream.fileno(), 0, space.f_bavail * space.f_frsize - 4096)
+        found = await probe(DockerExecutionResourceProvider(), own.config())
+        assert not found.available and "no space left on device" in found.reason, found.reason
+        assert "docker system prune" in found.remedy
+        assert own.containers() == frozenset()
+        blocker.unlink()
+        found = await probe(DockerExecutionResourceProvider(), own.config())
+        assert found.available, found.reason
 
 
 # -- what is left

@@ -84,7 +84,7 @@ class DockerEngine:
         url, tls = _endpoint(host, context)
         where = url or "the default socket"
         try:
-            client = APIClient(base_url=url, timeout=seconds, tls=tls, version="auto")
+            client = _asked_once(APIClient)(base_url=url, timeout=seconds, tls=tls, version="auto")
         except Exception as error:
             raise _explain_connection(error, where) from error
         try:
@@ -104,6 +104,20 @@ class DockerEngine:
     def close(self) -> None:
         """Close the connection. Idempotent."""
         self.client.close()
+
+
+def _asked_once(base: Any) -> Any:
+    """Return the SDK's client with one answer to ``version``, which it asks itself to agree on the API's."""
+
+    class Client(base):  # type: ignore[misc]
+        _answer: Any = None
+
+        def version(self, api_version: bool = True) -> Any:
+            if self._answer is None:
+                self._answer = super().version(api_version)
+            return self._answer
+
+    return Client
 
 
 async def _in_thread(function: Callable[[], T], what: str, product: str) -> T:

@@ -194,6 +194,8 @@ class DockerSandbox:
                 details={"remedy": "register the runtime in the daemon's configuration and restart the daemon",
                          "diagnostics": text},
             )
+        if "no space left on device" in text:
+            remedy = "free some space on the engine's disk, for example with `docker system prune`"
         if "bind source path does not exist" in text or "mounts denied" in text.lower():
             remedy = "set the provider's `sources` to protocol: the engine does not see this machine's folders"
         return SandboxLaunchError(
@@ -338,9 +340,11 @@ class DockerSandbox:
         return sandbox_death(code)
 
     async def is_alive(self) -> bool:
-        """True while the container runs, asked of the engine."""
+        """True while the container runs: by its first process where that is one of ours, else asked of the engine."""
         if self._process is None or self._closed or self._process.returncode is not None:
             return False
+        if self._process.view is not None:  # what is asked before every cell should cost no call of the engine
+            return not self._process.view.process.gone()
         name = self.spec.name
         try:
             found = await self.engine.call("looking at the container", lambda client: client.inspect_container(name))

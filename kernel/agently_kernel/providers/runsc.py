@@ -87,6 +87,7 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
     def __init__(self) -> None:
         super().__init__()
         self._launcher: tuple[str, ...] | None = None
+        self._versions: dict[tuple[str, tuple[int, ...]], str] = {}
 
     def _rootless_launcher(self) -> tuple[str, ...]:
         """Return the words that come before runsc, tried once; none where the host does not allow them. Blocks."""
@@ -108,9 +109,12 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
         binary = config.binary or shutil.which("runsc", path=os.environ.get("PATH", "") + ":/usr/local/bin:/usr/bin")
         if binary is None or not os.access(binary, os.X_OK):
             raise SandboxLaunchError("No runsc program was found.", details={"remedy": INSTALL})
-        version = await asyncio.to_thread(self._version, binary)
+        stamp = tuple(file_stamp(binary))
+        version = self._versions.get((binary, stamp))
+        if version is None:  # starting the program takes longer than all else that is asked here
+            version = self._versions[binary, stamp] = await asyncio.to_thread(self._version, binary)
         return RunscPlan(
-            config=config, binary=binary, stamp=tuple(file_stamp(binary)), version=version,
+            config=config, binary=binary, stamp=stamp, version=version,
             platform=choose_platform(version, config.platform), interpreter=describe_interpreter(),
             launcher=() if user_id() == 0 else await asyncio.to_thread(self._rootless_launcher),
         )
