@@ -137,7 +137,7 @@ class InputGate:
         if not _MISSING.search(message):
             return ""
         for found in list(_WORD.finditer(message[:4000]))[:50]:
-            name = (found.group(1) or found.group(2) or found.group(3)).strip().removeprefix("./")
+            name = (found.group(1) or found.group(2) or found.group(3)).strip().rstrip(":").removeprefix("./")
             if self.lies_beside(name) and (cell, name) not in self._needed:
                 return not_given(name)
         return ""

@@ -13,6 +13,7 @@ import os
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -278,15 +279,21 @@ class SessionSandbox:
             await asyncio.wait((self._warm,))
         return self.resource
 
-    async def _need(self, cell: str, path: str) -> str | None:
+    async def _need(self, cell: str, path: str, sink: OutputSink | None = None) -> str | None:
         """Give a file that a running cell misses, when a person allows it; say in the cell how it could be given."""
+        sink = sink or self._sink
         try:
             granted = await self.inputs.needed(path, cell=cell)
         except ApprovalDenied:
-            if self._sink is not None:
-                self._sink(NoticeOutput(cell, not_given(path)))
+            if sink is not None:
+                sink(NoticeOutput(cell, not_given(path)))
             return None
         return granted.name if granted is not None else None
+
+    def _let_ask(self, handle: Handle, sink: OutputSink) -> None:
+        """Let a program in a sandbox of its own ask for files, as cells do."""
+        if isinstance(handle.resource, SandboxResource):
+            handle.resource.need_handler = partial(self._need, sink=sink)
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -319,7 +326,8 @@ class SessionSandbox:
         return await self.execution.async_run(
             request, requirement=requirement or self.requirement(), workspace=self.workspace,
             access=access or self.access(), sink=sink, cell=cell, execution_id=execution_id,
-            input_handler=input_handler, timeout=timeout, on_handle=self._took if session else None,
+            input_handler=input_handler, timeout=timeout,
+            on_handle=self._took if session else lambda handle: self._let_ask(handle, sink),
         )
 
     async def interrupt(self) -> bool:

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import http.server
 import json
 import re
-import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -186,49 +184,6 @@ def test_arguments_are_not_filled_from_variables(home: KernelSession) -> None:
     assert home.run("%%agently_exec -- '{secret}' $secret\nimport sys\nprint(sys.argv[1:])").text() == (
         "['{secret}', '$secret']\n"
     )
-
-
-class SyntheticAnswer(http.server.BaseHTTPRequestHandler):
-    """Answers everything with ``pong``."""
-
-    def do_GET(self) -> None:
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"pong")
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing."""
-
-
-GET = (
-    "import os, urllib.request\nos.environ['no_proxy'] = os.environ['NO_PROXY'] = ''\n"
-    "print(kept, urllib.request.urlopen('http://127.0.0.3:{}/').read())"
-)
-
-
-def test_a_session_is_given_a_host_when_a_person_allows_it(home: KernelSession) -> None:
-    server = http.server.HTTPServer(("127.0.0.3", 0), SyntheticAnswer)
-    threading.Thread(target=server.serve_forever, daemon=True).start()
-    port, magic = server.server_address[1], "%%agently_exec --session\n"
-    try:
-        assert home.run(f"{magic}kept = 'kept'").status == "ok"
-        assert home.run(f"{magic}{GET.format(port)}").status == "error"
-        line = f"%agently allow network 127.0.0.3:{port}"
-        assert home.run(line).error[0] == "ApprovalDenied"
-        allowed = home.run(line, allow_stdin=True, during=answering(home, "allow"))
-        assert f"A cell asks for network access to: 127.0.0.3:{port}." in allowed.prompts[0][0]
-        assert f"✓ hosts: 127.0.0.3:{port}" in shown(allowed)
-        assert home.run(f"{magic}{GET.format(port)}").text() == "kept b'pong'\n"
-        assert f"network (hosts: 127.0.0.3:{port}): all else blocked" in shown(home.run("%agently facts"))
-        refused = home.run(magic + GET.replace("127.0.0.3", "other.example").format(80))
-        assert "other.example:80 is not granted" in refused.text("stderr")
-        assert "%agently allow network other.example" in refused.text("stderr")
-        assert home.run("%agently restart").status == "ok"
-        assert home.run(f"{magic}kept = 'anew'\n{GET.format(port)}").text() == "anew b'pong'\n"
-        fresh = f"%%agently_exec --network 127.0.0.3:{port}\nkept = 'fresh'\n" + GET.format(port)
-        assert home.run(fresh).text() == "fresh b'pong'\n"  # what the session may, a program may without a question
-    finally:
-        server.shutdown()
 
 
 def test_a_file_beside_the_notebook_is_found_under_its_name(home: KernelSession) -> None:
@@ -489,3 +444,42 @@ def test_notebook_clients_that_drive_a_loop_of_their_own_work(tmp_path: Path) ->
     client = NotebookClient(notebook, kernel_name="python3", resources=where, timeout=60, coalesce_streams=True)
     asyncio.run(client.async_execute())
     assert [output.text for output in notebook.cells[1].outputs if output.name == "stdout"] == ["from nbclient\n"]
+
+
+MISSED = (
+    "%%agently_exec\nimport csv, os\nprint(list(csv.reader(open('asked/far.csv'))))\n"
+    "print(sorted(n for n in os.environ if 'AGENTLY' in n or n == 'PYTHONPATH'))"
+)
+
+
+def test_a_program_that_misses_a_file_asks_once_and_the_same_open_goes_on(home: KernelSession) -> None:
+    (folder_of(home) / "asked").mkdir(exist_ok=True)
+    (folder_of(home) / "asked" / "far.csv").write_text("k,v\n1,2\n")
+    refused = home.run(MISSED, allow_stdin=True, during=answering(home, "no"))
+    assert len(refused.prompts) == 1
+    assert "size in bytes: 8" in refused.prompts[0][0]
+    assert refused.error[0] == "CodeExecutionError"
+    assert "FileNotFoundError" in refused.text("stderr")
+    assert refused.text("stderr").count("%agently grant asked/far.csv") == 1
+    run = home.run(MISSED, allow_stdin=True, during=answering(home, "allow"))
+    assert len(run.prompts) == 1
+    assert (run.status, run.text()) == ("ok", "[['k', 'v'], ['1', '2']]\n[]\n")
+
+
+@pytest.mark.parametrize(
+    ("language", "program"),
+    [
+        ("bash", "cat hinted.txt"),
+        ("node", "require('fs').readFileSync('hinted.txt')"),
+        ("c++", '#include <fstream>\n#include <iostream>\nint main() { std::ifstream f("hinted.txt"); if (!f) {'
+                ' std::cerr << "cannot open hinted.txt"; return 1; } }'),
+        ("python", "import sqlite3, sys\nsys.exit(\"unable to open 'hinted.txt'\")"),
+    ],
+)
+def test_a_program_that_cannot_ask_is_told_how_to_give_the_file(
+    home: KernelSession, language: str, program: str
+) -> None:
+    (folder_of(home) / "hinted.txt").write_text("here")
+    run = home.run(f"%%agently_exec --language {language}\n{program}")
+    assert run.status == "error"
+    assert run.text("stderr").count("%agently grant hinted.txt") == 1

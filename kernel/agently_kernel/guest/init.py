@@ -179,7 +179,13 @@ class Init:
             self._steps.kill(header.get("step"))
 
     def _op_run_step(self, header: Dict[str, Any], stdin: bytes) -> None:
-        self._steps.run(header["step"], header["argv"], header["env"], header["cwd"], stdin)
+        self._steps.run(
+            header["step"], header["argv"], header["env"], header["cwd"], stdin,
+            self._root("build") if header.get("needs") else "",
+        )
+
+    def _op_step_need_reply(self, header: Dict[str, Any], _: bytes) -> None:
+        self._steps.answer_need(header["step"], header["ok"])
 
     def _op_tools(self, header: Dict[str, Any], _: bytes) -> None:
         self._steps.tools(header["request"], header["argvs"])

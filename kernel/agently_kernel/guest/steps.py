@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, List, Optional, Set
 
 from . import children
 from .relay import waiting_bytes
+from .step_needs import StepNeeds
 from .turns import Turns, how_it_ended
 
 TOOL_SECONDS = 5.0
@@ -29,6 +30,7 @@ class Step:
         self.err = err
         self.started = time.monotonic()
         self.capture: Optional[bytearray] = None
+        self.needs: Optional[StepNeeds] = None
         self.on_end: Optional[Callable[["Step"], None]] = None
 
 
@@ -50,15 +52,29 @@ class Steps:
         """The pids of all running programs."""
         return {step.pid for step in self._running.values()}
 
-    def run(self, name: str, argv: List[Any], env: Dict[str, Any], cwd: str, stdin: bytes) -> None:
-        """Start a step and tell the host, or tell why it could not be started."""
+    def run(
+        self, name: str, argv: List[Any], env: Dict[str, Any], cwd: str, stdin: bytes, needs_root: str = ""
+    ) -> None:
+        """Start a step and tell the host, or tell why it could not be started.
+
+        With *needs_root* the Python that it starts asks for files below that folder which it misses.
+        """
         frame = {"op": "step", "step": name}
         try:
             if not argv or not all(isinstance(item, str) and "\0" not in item for item in [*argv, *env, *env.values()]):
                 raise children.StartError("argv and environment must be texts without NUL, and argv not empty")
             if name in self._running:
                 raise children.StartError("a step of this name is running")
-            self._spawn(name, argv, env, cwd, stdin)
+            needs = StepNeeds(self._turns, name, needs_root) if needs_root else None
+            try:
+                step = self._spawn(name, argv, needs.environment(env) if needs is not None else env, cwd, stdin)
+            except children.StartError:
+                if needs is not None:
+                    needs.close()
+                raise
+            step.needs = needs
+            if needs is not None:
+                needs.begin()
         except children.StartError as error:
             self._turns.writer.frame(dict(frame, state="failed", reason=str(error)[:4000]))
             return
@@ -80,6 +96,12 @@ class Steps:
         if feed is not None:
             self._turns.watch(feed, selectors.EVENT_WRITE, lambda: self._feed(step, feed))
         return step
+
+    def answer_need(self, name: str, ok: bool) -> None:
+        """Answer the question of a step for a file."""
+        step = self._running.get(name)
+        if step is not None and step.needs is not None:
+            step.needs.answer(ok)
 
     def _feed(self, step: Step, feed: int) -> None:
         try:
@@ -140,6 +162,8 @@ class Steps:
             if fd >= 0:
                 self._turns.drop_source(fd)
         self._end_feed(step)
+        if step.needs is not None:
+            step.needs.close()
         del self._running[step.name]
         if step.on_end is not None:
             step.on_end(step)

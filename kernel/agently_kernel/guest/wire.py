@@ -86,8 +86,11 @@ TO_INIT = {
     "interrupt": Message({}),  # SIGINT to the interpreter's process group if a cell runs there, else nothing
     "kill": Message({"what": Field(str, True, 16, ("interpreter", "step")), "step": _SO}),  # SIGKILL, whole group
     "run_step": Message(
-        {"step": Field(str, True, 64), "argv": Field(list, True, 257), "env": Field(dict), "cwd": _S}, MAX_PAYLOAD
-    ),  # payload: standard input of the step
+        {"step": Field(str, True, 64), "argv": Field(list, True, 257), "env": Field(dict), "cwd": _S,
+         "needs": Field(bool, False)},
+        MAX_PAYLOAD,
+    ),  # payload: standard input of the step; needs: its Python asks for files that it misses
+    "step_need_reply": Message({"step": Field(str, True, 64), "ok": Field(bool)}),
     "fetch": Message({"request": _N, "area": _AREA, "path": _S, "max_bytes": _N}),
     "list": Message({"request": _N, "area": _AREA, "max_files": _N}),  # answered by `listing`
     "put": Message({"request": _N, "root": Field(str, True, 8, ("source", "input", "build")), "path": _S}, MAX_PAYLOAD),
@@ -137,6 +140,7 @@ FROM_INIT = {
     "stored": Message({"request": _N, "ok": Field(bool), "reason": _SO}),
     "tools": Message({"request": _N}, 256 * 1024),  # payload: JSON list of {"argv0","available","output"}
     "pong": Message({"request": _N}),
+    "step_need": Message({"step": Field(str, True, 64), "path": _S}),  # one at a time; answered by step_need_reply
     "net_open": Message({"conn": _N}),
     **_NET,
     "violation": Message({"reason": _S}),  # the interpreter broke the protocol; init has killed it

@@ -38,7 +38,11 @@ def guest_argv(python: str, guest_dir: str = GUEST_DIR) -> list[str]:
 
 def guest_files() -> dict[str, bytes]:
     """Return the guest's programs by file name, for providers that send them instead of binding a folder."""
-    return {path.name: path.read_bytes() for path in sorted(_SOURCE.glob("*.py"))}
+    return {path.relative_to(_SOURCE).as_posix(): path.read_bytes() for path in _programs()}
+
+
+def _programs() -> list[Path]:
+    return sorted(_SOURCE.glob("*.py")) + sorted(_SOURCE.glob("site/*.py"))
 
 
 def install_guest(folder: Path) -> Path:
@@ -48,12 +52,12 @@ def install_guest(folder: Path) -> Path:
     they are what makes a compiled form valid. Raises OSError when the folder cannot be written.
     """
     cache = folder / "__pycache__"
-    for directory in (folder, cache):
+    for directory in (folder, cache, folder / "site"):
         directory.mkdir(mode=0o755, parents=True, exist_ok=True)
         directory.chmod(0o755)
-    for source in sorted(_SOURCE.glob("*.py")):
-        _copy(source, folder / source.name)
-        if source.name in (FIRST_PROGRAM, "__init__.py"):
+    for source in _programs():
+        _copy(source, folder / source.relative_to(_SOURCE))
+        if source.name in (FIRST_PROGRAM, "__init__.py") or source.parent != _SOURCE:
             continue  # a program given by path is compiled on every start; nobody imports it
         compiled = cache / Path(importlib.util.cache_from_source(source.name)).name
         made = _compiled(source, compiled)

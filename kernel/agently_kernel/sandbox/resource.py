@@ -146,7 +146,8 @@ class SandboxResource(ResourceLife):
             areas = {**self._paths, "source": path_inside(manifest.source_dir, self._paths)}
             env = self._config.interpreter.env
             plan = PlanRun(
-                cell, sink, self._max_output_bytes, session=self._live, areas=areas, env=env, network=self._network
+                cell, sink, self._max_output_bytes, session=self._live, areas=areas, env=env, network=self._network,
+                asks=self.need_handler is not None and bundle.language == "python",
             )
             if self.builds is not None:
                 plan.artefact = Artefact.of(bundle, self.facts, self.builds, self.output_source, self._built)
@@ -374,6 +375,11 @@ class SandboxResource(ResourceLife):
             if run is not None:  # else of a cell that is over: nobody waits for the answer
                 self._tasks.add(self._answer_need(run.cell, header["path"]))
             return None
+        if op == "step_need":
+            plan = self._router.active
+            if isinstance(plan, PlanRun) and plan.current_step == header["step"]:
+                self._tasks.add(self._answer_step(plan.cell, header["step"], header["path"]))
+            return None
         if op == "violation":
             self._resident.on_violation(header["reason"])
             return None
@@ -407,6 +413,10 @@ class SandboxResource(ResourceLife):
     async def _answer_need(self, cell: str, path: str) -> None:
         ok = await give(self.need_handler, cell, path, self.show_input, self._bring)
         await self._stops.send_quietly({"op": "need_reply", "cell": cell, "path": path, "ok": ok})
+
+    async def _answer_step(self, cell: str, step: str, path: str) -> None:
+        ok = await give(self.need_handler, cell, path, self.show_input, self._bring)
+        await self._stops.send_quietly({"op": "step_need_reply", "step": step, "ok": ok})
 
     def _interpreter_exited(self, death: DeathCause, was_ready: bool) -> None:
         run = self._router.active

@@ -33,16 +33,19 @@ class PlanRun(Activity):
         areas: Mapping[str, str],
         env: Mapping[str, str],
         network: NetworkLink | None = None,
+        asks: bool = False,
     ) -> None:
         """*areas*: paths of source (the bundle's folder), input, build, scratch, output. *env*: each step's base.
 
-        *network*: the sandbox's relay; steps that name hosts get these for as long as they run.
+        *network*: the sandbox's relay; steps that name hosts get these for as long as they run. *asks*: a Python
+        program may ask for files that it misses.
         """
         super().__init__(cell, sink, max_output_bytes)
         self._session = session
         self._areas = areas
         self._env = env
         self._network = network
+        self._asks = asks
         self._current: tuple[str, asyncio.Future[dict[str, Any] | None]] | None = None
         self._known: set[str] = set()
         self.artefact: Artefact | None = None
@@ -113,7 +116,8 @@ class PlanRun(Activity):
         own = {key: resolve_workspace_uri(value, self._areas) for key, value in step.env.items()}
         env = {**self._env, **proxies, **own}
         argv = [resolve_workspace_uri(item, self._areas) for item in step.argv]
-        return {"op": "run_step", "argv": argv, "env": env, "cwd": self._areas[step.cwd]}
+        message = {"op": "run_step", "argv": argv, "env": env, "cwd": self._areas[step.cwd]}
+        return {**message, "needs": True} if self._asks and step.role == "run" else message
 
     async def _step(self, step_id: str, step: CodeExecutionStep, stdin: bytes) -> StepResult | str:
         future: asyncio.Future[dict[str, Any] | None] = asyncio.get_running_loop().create_future()
