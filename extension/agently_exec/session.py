@@ -19,6 +19,7 @@ from agently_exec.tables import Report
 from agently_exec.work import Wanted, prepare, show_outputs
 from agently_kernel import __version__
 from agently_kernel.approvals import ApprovalBroker, Ask
+from agently_kernel.cells import save_as_configured
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.outputs import ErrorOutput, OutputEvent
 from agently_kernel.contract.result import CodeExecutionResult
@@ -125,6 +126,7 @@ class Session:
             wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask)
             result = await self._run(cell, wanted)
             show_outputs(self, cell, wanted, result)
+            save_as_configured(self.settings.save_outputs, result, lambda said: self.screen.note(cell, said))
             offline = network_hint(result)
             if offline:
                 self.screen.note(cell, offline)

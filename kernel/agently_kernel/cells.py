@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -142,7 +142,9 @@ class CellRunner:
         if result.death is not None and requirement is None:
             kernel.screen.new_guest()
         kernel.panel.finished(running.cell, result, count=count)
-        self._save(running.cell, result)
+        save_as_configured(
+            kernel.settings.save_outputs, result, lambda said: kernel.screen.note(running.cell, said)
+        )
         return result
 
     def reply(self, cell: str, result: CodeExecutionResult) -> dict[str, Any]:
@@ -194,18 +196,15 @@ class CellRunner:
         said = sentence(said)
         return self._kernel.screen.error(cell, name, said, (f"\x1b[31m{name}\x1b[39m: {said}",))
 
-    def _save(self, cell: str, result: CodeExecutionResult) -> None:
-        """Copy collected outputs into the folder that the user's configuration names."""
-        folder = self._kernel.settings.save_outputs
-        if folder is None or not result.outputs:
-            return
-        try:
-            save_outputs(Path.cwd() / folder, [(output.path, Path(output.stored_path)) for output in result.outputs])
-        except OSError as error:
-            self._kernel.screen.note(
-                cell,
-                f"Outputs could not be saved in {folder}: {error.strerror or error}. They are kept in the workspace.",
-            )
+
+def save_as_configured(folder: str | None, result: CodeExecutionResult, tell: Callable[[str], None]) -> None:
+    """Copy collected outputs into the folder that the user's configuration names; *tell* gets what went wrong."""
+    if folder is None or not result.outputs:
+        return
+    try:
+        save_outputs(Path.cwd() / folder, [(output.path, Path(output.stored_path)) for output in result.outputs])
+    except OSError as error:
+        tell(f"Outputs could not be saved in {folder}: {error.strerror or error}. They are kept in the workspace.")
 
 
 def save_outputs(folder: Path, files: Sequence[tuple[str, Path]]) -> None:

@@ -347,17 +347,24 @@ def test_a_configuration_of_the_user_holds_in_an_ordinary_kernel(
 ) -> None:
     config = tmp_path / "config"
     config.mkdir()
-    (config / "agently_kernel_config.json").write_text(json.dumps({"AgentlyKernel": {"providers": ["bubblewrap"]}}))
+    wanted = {"providers": ["bubblewrap"], "save_outputs": "kept"}
+    (config / "agently_kernel_config.json").write_text(json.dumps({"AgentlyKernel": wanted}))
+    (config / "jupyter_server_config.py").write_text("c.AgentlyKernel.timeout = 1")
     env = {**environment(tmp_path_factory.getbasetemp()), "JUPYTER_CONFIG_DIR": str(config)}
     with KernelSession(tmp_path, kernel="python3", env=env) as session:
         session.run("%load_ext agently_exec")
         run = session.run("%%agently_exec --provider docker\nprint(1)")
         assert "'docker' is not in your configuration; allowed are bubblewrap" in run.error[1]
+        assert run.text("stderr").count("jupyter_server_config.py holds settings of this kernel, but that file") == 1
+        saved = session.run("%%agently_exec\nopen('output/k', 'w').write('x')")
+        assert "that file" not in saved.text("stderr")
+        assert (tmp_path / "kept" / "k").read_text() == "x"
         (config / "agently_kernel_config.json").write_text(json.dumps({"AgentlyKernel": {"isolation": "some"}}))
         session.run("%reload_ext agently_exec")
         broken = session.run("%%agently_exec\nprint(1)")
         assert broken.error[0] == "ConfigurationError"
         assert "c.AgentlyKernel.isolation" in broken.error[1]
+        assert "No cell is run until this is corrected" in broken.error[1]
 
 
 def test_a_panel_answers_while_an_ordinary_kernels_main_thread_is_blocked(
