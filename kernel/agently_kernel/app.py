@@ -99,7 +99,8 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
 
     def start(self) -> None:
         """Serve until the kernel is shut down."""
-        assert self.kernel is not None
+        if self.kernel is None:
+            raise RuntimeError("initialize() makes the kernel that start() serves; call it first")
         self.kernel.start()
         IOLoop.current().start()
 
@@ -133,10 +134,10 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         try:
             return make()
         except TraitError as error:
-            assert self.prepared is not None
             said = " ".join(str(error).split())[:300].rstrip(".")
-            self.prepared.faults += (f"An option in your configuration is not valid: {said}.",)
-            self.prepared.config = {}
+            if self.prepared is not None:
+                self.prepared.faults += (f"An option in your configuration is not valid: {said}.",)
+                self.prepared.config = {}
             self.config = Config()
             self.update_config(self.cli_config)
             return make()

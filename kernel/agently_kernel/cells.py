@@ -23,7 +23,8 @@ from agently_kernel.settings import refusal
 from agently_kernel.user_config import misplaced
 
 if TYPE_CHECKING:
-    from agently_kernel.kernel import AgentlyKernel, RunningCell
+    from agently_kernel.dispatch import RunningCell
+    from agently_kernel.kernel import AgentlyKernel
 
 log = logging.getLogger("agently_kernel.cells")
 
@@ -35,6 +36,10 @@ _NAMES = {
     ExecutionStatus.ERROR: "CodeExecutionError",
 }
 INTERRUPTED = "The cell was stopped before it ran in the sandbox."
+INTERRUPTED_LATE = (
+    "The cell was over when you stopped it; what remained to be done for it, such as keeping its files, was left. "
+    "Its variables are there."
+)
 INTERRUPTED_ALONE = (
     "The run was stopped and its own sandbox ended. Files that it may have written were not collected; the session's "
     "variables and files are untouched."
@@ -184,6 +189,8 @@ class CellRunner:
     def interrupted(self, running: RunningCell) -> dict[str, Any]:
         """Return the reply of a cell that was stopped outside of the session's sandbox."""
         said = INTERRUPTED_ALONE if running.fresh_sandbox else INTERRUPTED
+        if not running.fresh_sandbox and self._kernel.sandbox.began(running.cell):
+            said = INTERRUPTED_LATE
         return self.failed(running.cell, "KeyboardInterrupt", said)
 
     def failed(self, cell: str, name: str, said: str) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import sys
 import threading
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
@@ -19,10 +20,10 @@ def defer(*names: str) -> None:
     for name in names:
         spec = None if name in sys.modules else importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None and spec.submodule_search_locations is not None:
-            sys.modules[name] = _deferred(spec)
+            sys.modules[name] = _deferred(spec, spec.loader)
 
 
-def _deferred(spec: ModuleSpec) -> ModuleType:
+def _deferred(spec: ModuleSpec, loader: Loader) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     guard = threading.RLock()
     begun = False
@@ -36,8 +37,7 @@ def _deferred(spec: ModuleSpec) -> ModuleType:
             if not begun:
                 begun = True
                 del module.__dict__["__getattr__"]
-                assert spec.loader is not None
-                spec.loader.exec_module(module)
+                loader.exec_module(module)
         return getattr(module, attribute)
 
     module.__dict__["__getattr__"] = load

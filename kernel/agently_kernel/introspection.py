@@ -56,11 +56,31 @@ class Introspection:
     def __init__(self, find: Find, outputs: OutputFilter) -> None:
         self._find = find
         self._outputs = outputs
+        self._asked: set[asyncio.Task[dict[str, Any]]] = set()
 
     async def ask(self, kind: Op, code: str, *, cursor_pos: int | None = None, **extra: Any) -> dict[str, Any]:
-        """Return the reply's content to a question of *kind*; an empty one when the guest does not answer in time."""
+        """Return the reply's content to a question of *kind*; an empty one when the guest does not answer in time, or
+        when :meth:`stop` ends the wait."""
         at = _position(cursor_pos, len(code))
         empty = busy_reply(kind, {"code": code, "cursor_pos": at})
+        work = asyncio.get_running_loop().create_task(self._ask(kind, code, at, empty, **extra))
+        self._asked.add(work)
+        try:
+            await asyncio.wait((work,))
+            return empty if work.cancelled() else work.result()
+        finally:
+            self._asked.discard(work)
+            work.cancel()
+
+    async def stop(self) -> None:
+        """Answer with nothing what is being asked now. The guest is told to give it up."""
+        asked = tuple(self._asked)
+        for work in asked:
+            work.cancel()
+        if asked:
+            await asyncio.wait(asked, timeout=1.0)
+
+    async def _ask(self, kind: Op, code: str, at: int, empty: dict[str, Any], **extra: Any) -> dict[str, Any]:
         try:
             guest = await asyncio.wait_for(self._find(), DEADLINES[kind])
             if guest is None:

@@ -23,6 +23,8 @@ MAX_MESSAGE = 2**20
 """Most characters of one stream message."""
 BURST = 20
 """Stream messages that may be sent at once to keep the order of stdout and stderr before the two are gathered."""
+STOPPED_TAIL = 128 * 1024
+"""Most bytes of the tail of a stopped cell behind a Jupyter server: what a moment's pace allows."""
 MAX_CELLS = 1000
 """Finished cells whose late output still finds its way."""
 
@@ -156,12 +158,18 @@ class Publisher:
         while len(self._cells) > MAX_CELLS:
             self._release_log(self._cells.popitem(last=False)[1])
 
-    async def finish(self, cell: str) -> None:
-        """Send all that *cell* has shown so far, its kept tail included, and return when it is on the socket."""
+    async def finish(self, cell: str, *, stopped: bool = False) -> None:
+        """Send all that *cell* has shown so far, its kept tail included, and return when it is on the socket.
+
+        Of a cell that was *stopped* the tail is short where the pace would hold up its end: its user waits for that.
+        """
         output = self._cells.get(cell)
         if output is None:
             return
         output.finished = True
+        if stopped and self._pace is not None:
+            output.tail_most = min(output.tail_most, STOPPED_TAIL)
+            self._trim(output)
         self._send_tail(output)
         # what threads of a finished cell still print has a small budget of its own, with the log behind it and no tail
         output.head_left, output.tail_most = min(64 * 1024, self._budget // 2), 0
@@ -319,6 +327,10 @@ class Publisher:
             self.note(output.cell, "This cell prints more than is shown while it runs; its last part follows later.")
         output.tail.append((name, text))
         output.tail_size += size
+        self._trim(output)
+
+    @staticmethod
+    def _trim(output: CellOutput) -> None:
         while output.tail and output.tail_size - size_of(output.tail[0][1]) >= output.tail_most:
             output.tail_size -= size_of(output.tail.popleft()[1])
 

@@ -13,21 +13,20 @@ import re
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import zmq
-from ipykernel.kernelbase import Kernel
 from traitlets import Any as AnyTrait
 
 from agently_kernel import __version__
 from agently_kernel.approvals import ApprovalBroker, Ask
 from agently_kernel.cells import CellRunner
 from agently_kernel.comms import CommRelay
+from agently_kernel.dispatch import Dispatch, RunningCell
 from agently_kernel.guest_requests import told_of
 from agently_kernel.handles import Handle
-from agently_kernel.introspection import Introspection, busy_reply
+from agently_kernel.introspection import Introspection
 from agently_kernel.iopub import Publisher
 from agently_kernel.magics import complete_magic, inspect_magic
 from agently_kernel.outputs import OutputFilter, OutputPolicy
@@ -46,43 +45,20 @@ T = TypeVar("T")
 log = logging.getLogger("agently_kernel")
 
 PROTOCOL = "5.4"
-MAIN_LOOP_SECONDS = 10.0
-"""How long a request on the control channel waits for the main loop, which is never blocked for long."""
 STOP_AFTER = 0.02
 """Seconds from the answer to a shutdown_request until the loops stop: its last status message is sent in between."""
 TIDY_AFTER = 10.0
 """Seconds after the start at which leftovers of dead sessions are looked for, beside whatever runs then."""
-PATIENCE = 1.0
-"""Seconds that a completion or inspection waits for the running cell before it is answered with nothing."""
-LONG_CELL = 0.7
-"""Age in seconds from which a running cell is overtaken by questions about the kernel; before, order is kept."""
 SERVER_PACE = 900_000.0
 """Bytes of text a second when a Jupyter server is in between: it drops streams above 1 MB/s, averaged over 3 s."""
 _CELL_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,127}\Z")
-_WHILE_BUSY = ("kernel_info_request", "comm_info_request")
-_IMPATIENT = {"complete_request": "complete", "inspect_request": "inspect", "is_complete_request": "is_complete"}
 
 
 def _setting(name: str) -> AnyTrait:
     return AnyTrait(help=KernelSettings.model_fields[name].description or name.replace("_", " ")).tag(config=True)
 
 
-@dataclass(slots=True)
-class RunningCell:
-    """The execute_request that is being answered; captured once, because context variables do not reach later tasks."""
-
-    cell: str
-    parent: Mapping[str, Any]
-    ident: Sequence[bytes]
-    allow_stdin: bool
-    told: Mapping[str, Any] = field(default_factory=dict)
-    task: asyncio.Task[dict[str, Any]] | None = None
-    interrupted: bool = False
-    fresh_sandbox: bool = False
-    started: float = field(default_factory=time.monotonic)
-
-
-class AgentlyKernel(Kernel):  # type: ignore[misc]
+class AgentlyKernel(Dispatch):
     """Jupyter's side of a sandboxed Python session. Settings: see :class:`~agently_kernel.settings.KernelSettings`."""
 
     implementation = "agently-kernel"
@@ -127,14 +103,10 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
         self.session_id: str = prepared.session_id
         self.approval: PolicyApproval = prepared.approval
         self.sandbox: SessionSandbox = prepared.sandbox
-        self.running: RunningCell | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._main_thread = threading.current_thread()
         self._cells = 0
         self._next_count = 1
         self._ending: asyncio.Task[None] | None = None
         self._tidying: asyncio.TimerHandle | None = None
-        self._abort_task: asyncio.Task[None] | None = None
         self.filter = OutputFilter(
             OutputPolicy(self.settings.outputs), network_allowed=self.settings.network == "enabled"
         )
@@ -177,8 +149,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
     def start(self) -> None:
         """Serve requests, and begin to open the sandbox at the same time."""
         super().start()
-        self._loop = asyncio.get_event_loop_policy().get_event_loop()
-        self._loop.call_soon(self._begin)
+        self.main_loop.call_soon(self._begin)
 
     def _begin(self) -> None:
         self.panel.start()
@@ -242,21 +213,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
         task = loop.create_task(self._end())
         task.add_done_callback(lambda _: self.io_loop.stop())
 
-    async def on_main(self, work: Coroutine[Any, Any, T], seconds: float = MAIN_LOOP_SECONDS) -> T:
-        """Run *work* on the main loop, from whichever thread serves the request. Raises asyncio.TimeoutError."""
-        assert self._loop is not None
-        if threading.current_thread() is self._main_thread:
-            return await work
-        future = asyncio.run_coroutine_threadsafe(work, self._loop)
-        return await asyncio.wait_for(asyncio.wrap_future(future), seconds)
-
     # -- what ipykernel's base would do otherwise ----------------------------------------------------------------------
-
-    def pre_handler_hook(self) -> None:
-        """Nothing: the base installs a SIGINT handler here that kills a kernel which awaits."""
-
-    def post_handler_hook(self) -> None:
-        """Nothing; see :meth:`pre_handler_hook`."""
 
     @property
     def execution_count(self) -> int:
@@ -280,93 +237,21 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
             "supported_features": [],
         }
 
-    async def shell_main(self, subshell_id: str | None, msg: Any) -> None:
-        """Take one message of the shell channel; some kinds are answered although a cell is running."""
-        lock = self._main_asyncio_lock
-        if lock.locked() and self.session is not None:
-            try:
-                ident, frames = self.session.feed_identities(msg, copy=False)
-                kind = self.session.deserialize(frames, content=False, copy=False)["header"]["msg_type"]
-            except Exception:
-                kind = ""  # the base reports what is wrong with it
-            if kind in _WHILE_BUSY or kind in _IMPATIENT:
-                began = self.running.started if self.running is not None else 0.0
-                patience = began + LONG_CELL - time.monotonic() if kind in _WHILE_BUSY else PATIENCE
-                try:
-                    await asyncio.wait_for(lock.acquire(), max(0.0, patience))
-                except asyncio.TimeoutError:
-                    await self._answer_now(ident, frames, kind)
-                    return
-                lock.release()
-        await super().shell_main(subshell_id, msg)
-
-    async def _answer_now(self, ident: Any, frames: Any, kind: str) -> None:
-        """Answer with an explicit parent, because the current one is the running cell's; then show busy again."""
-        try:
-            parent = self.session.deserialize(frames, content=True, copy=False)
-        except Exception:
-            self.log.error("Invalid Message", exc_info=True)
-            return
-        self._publish_status("busy", "shell", parent)
-        try:
-            if kind in _WHILE_BUSY:
-                await self.shell_handlers[kind](self.shell_stream, ident, parent)
-            else:
-                content = busy_reply(_IMPATIENT[kind], parent["content"])
-                self.session.send(self.shell_stream, kind.replace("_request", "_reply"), content, parent, ident)
-        finally:
-            self._publish_status("idle", "shell", parent)
-            if self.running is not None:
-                self._publish_status("busy", "shell", dict(self.running.parent))
-
-    async def subshell_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Say that there are no subshells, which kernel_info does not offer either."""
-        kind = parent["header"]["msg_type"].replace("_request", "_reply")
-        reason = "This kernel has no subshells; questions about it are answered while a cell runs without one."
-        content = {"status": "error", "ename": "NotSupported", "evalue": reason, "traceback": []}
-        self.session.send(stream, kind, content, parent, ident=ident)
-
-    def _abort_queues(self, subshell_id: str | None = None) -> None:
-        """Abort the execute requests that are queued now, and only those.
-
-        Queued requests wait for the lock in order. The end of aborting is put behind the last of them; the base's way,
-        a callback of the next loop turn, ends it after the first.
-        """
-        if threading.current_thread() is not self._main_thread:
-            assert self._loop is not None
-            self._loop.call_soon_threadsafe(self._abort_queues)
-            return
-        self._aborting = True
-        if self.shell_stream is not None:
-            self.shell_stream.flush()
-
-        async def stop_aborting() -> None:
-            if self.stop_on_error_timeout:
-                await asyncio.sleep(self.stop_on_error_timeout)
-            async with self._main_asyncio_lock:
-                self._aborting = False
-
-        task = asyncio.get_running_loop().create_task(stop_aborting())
-        self._abort_task = task  # the loop itself keeps no strong reference
-
-    async def interrupt_request(self, stream: Any, ident: Any, parent: Any) -> None:
-        """Stop the running cell; harmless when none runs."""
-        content: dict[str, Any] = {"status": "ok"}
-        try:
-            await self.on_main(self._interrupt())
-        except Exception as error:
-            self.log.exception("Stop could not be passed on")
-            content = {"status": "error", "ename": type(error).__name__, "evalue": str(error), "traceback": []}
-        self.session.send(stream, "interrupt_reply", content, parent, ident=ident)
-
-    async def _interrupt(self) -> None:
-        running = self.running
-        if running is None or running.task is None:
-            return
+    async def stop_running(self, running: RunningCell) -> None:
+        """Stop the running cell: in the sandbox, or wherever it waits."""
         running.interrupted = True
         self.broker.cancel_all()
-        if not await self.sandbox.interrupt() and self.running is running:
+        if not await self.sandbox.interrupt() and self.running is running and running.task is not None:
             running.task.cancel()
+
+    async def drop_questions(self) -> None:
+        """Answer with nothing the completion or inspection that is waited for."""
+        await self.introspection.stop()
+
+    async def stop_questions(self) -> None:
+        """End completions and inspections that are waited for, or that were given up and go on."""
+        await self.introspection.stop()
+        self.sandbox.stop_questions()
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -393,8 +278,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
             async with self._main_asyncio_lock:
                 return await self._execute(*arguments, parent=parent, ident=ident)
 
-        assert self._loop is not None
-        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(in_turn(), self._loop))
+        return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(in_turn(), self.main_loop))
 
     async def _execute(
         self, code: str, silent: bool, store_history: bool, user_expressions: dict[str, Any], allow_stdin: bool,
@@ -423,7 +307,7 @@ class AgentlyKernel(Kernel):  # type: ignore[misc]
                 raise
             reply = self.cells.interrupted(running)
         finally:
-            await self.screen.finish(running.cell)
+            await self.screen.finish(running.cell, stopped=running.interrupted)
             self.running = None
             self.panel.session(status="ready")
         return {**reply, "execution_count": self._next_count - 1}

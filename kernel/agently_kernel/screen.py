@@ -86,8 +86,8 @@ class Screen:
         while len(self._counts) > MAX_CELLS:
             self._unattended.discard(self._counts.popitem(last=False)[0])
 
-    async def finish(self, cell: str) -> None:
-        """Return when everything that *cell* has shown is on its way."""
+    async def finish(self, cell: str, *, stopped: bool = False) -> None:
+        """Return when everything that *cell* has shown is on its way; of a *stopped* one, what its user waits for."""
         said = self._notices.get(cell)
         if said is not None and said.left_out:
             were = "was" if said.left_out == 1 else "were"
@@ -97,7 +97,7 @@ class Screen:
             stream = self._filters.pop((cell, name), None)
             if stream is not None:
                 self._text(cell, name, stream.flush())
-        await self._publisher.finish(cell)
+        await self._publisher.finish(cell, stopped=stopped)
 
     def __call__(self, event: OutputEvent) -> None:
         """Take one event (an OutputSink): on the loop's thread, never blocks, never raises."""

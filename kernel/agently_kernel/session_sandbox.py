@@ -335,6 +335,17 @@ class SessionSandbox:
         resource = self.resource
         return resource is not None and await resource.interrupt()
 
+    def stop_questions(self) -> None:
+        """End what the interpreter was asked and nobody waits for any more. Raises nothing."""
+        resource = self.resource
+        if resource is not None:
+            resource.stop_questions()
+
+    def began(self, cell: str) -> bool:
+        """True when *cell* was handed to the session's interpreter."""
+        resource = self.resource
+        return resource is not None and resource.began(cell)
+
     async def send_comm(
         self,
         kind: Literal["comm_open", "comm_msg", "comm_close"],

@@ -13,6 +13,8 @@ from . import wire
 
 HIGH_WATER = 4 * 1024 * 1024
 LOW_WATER = 1024 * 1024
+MOST_FRAMES = 1024
+"""Frames that wait at most, however small they are: each costs the host time, and a Stop stands behind all of them."""
 SPLICE_FROM = 16 * 1024
 """Below this many bytes one read and one write are cheaper than a header, a splice and their bookkeeping."""
 
@@ -52,12 +54,12 @@ class HostWriter:
     @property
     def full(self) -> bool:
         """True when nothing more should be produced until ``drained``."""
-        return self.size > HIGH_WATER
+        return self.size > HIGH_WATER or len(self._queue) > MOST_FRAMES
 
     @property
     def drained(self) -> bool:
         """True when producing may go on."""
-        return self.size < LOW_WATER
+        return self.size < LOW_WATER and len(self._queue) <= MOST_FRAMES // 4
 
     def frame(self, header: Dict[str, Any], payload: bytes = b"") -> None:
         """Send one frame. Raises HostGone."""

@@ -105,6 +105,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     kernel = AnyTrait()
     services = AnyTrait()
     stopped = False
+    coroutine: Any = None
     shown_error: Optional[List[str]] = None
 
     def init_environment(self) -> None:
@@ -120,6 +121,11 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     def _page(self, text: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
         data = text if isinstance(text, dict) else {"text/plain": text}
         self.payload_manager.write_payload({"source": "page", "data": data, "start": max(0, start)})
+
+    def run_cell_async(self, *args: Any, **options: Any) -> Any:
+        """Return the coroutine that runs a cell, and remember it: one that is never begun is complained about."""
+        self.coroutine = super().run_cell_async(*args, **options)
+        return self.coroutine
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
         """Offer *s* as the next cell."""
@@ -259,7 +265,12 @@ class IPythonEngine(Engine):
             transformed, problem = source, sys.exc_info()
         if shell.should_run_async(source, transformed_cell=transformed, preprocessing_exc_tuple=problem):
             return lambda: self._awaiting(source, request, transformed, problem)
-        result = shell.run_cell(source, store_history=request.store_history, silent=request.silent)
+        try:
+            result = shell.run_cell(source, store_history=request.store_history, silent=request.silent)
+        except BaseException:  # a Stop that broke in before IPython began to run it
+            if shell.coroutine is not None:
+                shell.coroutine.close()
+            raise
         return self._outcome(result, request)
 
     def _count_from(self, count: int) -> None:

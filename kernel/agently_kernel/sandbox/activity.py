@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionBundle
@@ -13,6 +14,7 @@ from agently_kernel.contract.isolation import SandboxFacts
 from agently_kernel.contract.outputs import NoticeOutput, OutputEvent, OutputSink, StreamOutput
 from agently_kernel.contract.result import CodeExecutionResult, DeathCause, ExecutionStatus, StepResult
 from agently_kernel.guest import wire
+from agently_kernel.sandbox.backlog import Backlog
 from agently_kernel.sandbox.bounds import BoundedText, StreamDecoders
 from agently_kernel.sandbox.deaths import Stopper
 from agently_kernel.sandbox.payloads import decode_json, json_object
@@ -49,6 +51,7 @@ class Activity:
         self.stopper: Stopper | None = None
         self.ladder: asyncio.Task[None] | None = None
         self.death: DeathCause | None = None
+        self._backlog: Backlog | None = None
         self.steps: list[StepResult] = []
         self._refused: set[str] = set()
         self.started_at = time.time()
@@ -68,6 +71,16 @@ class Activity:
             rest = self.decoders.flush(self.cell, name)
             if rest:
                 deliver(self.sink, StreamOutput(self.cell, name, rest))
+
+    def begin_backlog(self) -> None:
+        """From now on only what would still be seen is delivered, at intervals; harmless when that has begun."""
+        if self.sink is not None and self._backlog is None:
+            self._backlog = self.sink = Backlog(partial(deliver, self.sink))
+
+    def end_backlog(self) -> None:
+        """Deliver what is left of it; later events are delivered at once again."""
+        if self._backlog is not None:
+            self._backlog.close()
 
     def notice(self, text: str) -> None:
         """Tell the user something in our own words."""

@@ -20,6 +20,7 @@ from agently_kernel.sandbox.delivery import Delivery
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
 from agently_kernel.sandbox.needs import NeedHandler
 from agently_kernel.sandbox.network import NetworkLink, with_relay
+from agently_kernel.sandbox.questions import Questions
 from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.router import OutputRouter
 from agently_kernel.sandbox.session import GuestSession, SessionEnd
@@ -73,6 +74,8 @@ class ResourceLife:
         self._session: GuestSession | None = None  # until the guest has been spawned
         self._resident: Resident
         self._stops: Stops
+        self._questions: Questions
+        self._begun = ""
         self._closing: asyncio.Task[None] | None = None
         self._death: DeathCause | None = None
         self._death_known = asyncio.Event()
@@ -132,6 +135,10 @@ class ResourceLife:
             return "busy"
         state = self._resident.state
         return "idle" if state == "ready" else state
+
+    def began(self, cell: str) -> bool:
+        """True when *cell* was the last one that was handed to the interpreter."""
+        return cell == self._begun
 
     @property
     def interpreter_info(self) -> Mapping[str, Any]:

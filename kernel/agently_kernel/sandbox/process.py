@@ -19,7 +19,8 @@ from typing import IO
 
 from agently_kernel.contract.errors import SandboxLaunchError
 
-READER_LIMIT = 1024 * 1024
+READER_LIMIT = 256 * 1024
+"""Half the bytes that are read ahead: little, because thousands of small messages fit into them."""
 PIPE_SIZE = 1024 * 1024
 
 

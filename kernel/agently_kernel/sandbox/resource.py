@@ -25,7 +25,7 @@ from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
 from agently_kernel.sandbox.life import ResourceLife
 from agently_kernel.sandbox.needs import give
 from agently_kernel.sandbox.network import NET_OPS
-from agently_kernel.sandbox.questions import CommKind, RequestOp, ask, comm_frame, empty_reply
+from agently_kernel.sandbox.questions import CommKind, Questions, RequestOp, comm_frame, empty_reply
 from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.session import GuestSession
 from agently_kernel.sandbox.steps import PlanRun
@@ -95,6 +95,7 @@ class SandboxResource(ResourceLife):
                 session, resource._explain, resource._interpreter_exited, start_deadline=start_deadline
             )
             resource._stops = Stops(session, resource._resident, resource._tasks, interrupt_grace)
+            resource._questions = Questions(session, resource._resident, resource._tasks, resource._lost_for_question)
 
         async def up() -> None:
             if start_interpreter:
@@ -171,6 +172,7 @@ class SandboxResource(ResourceLife):
                 if timeout is not None:
                     timer = asyncio.get_running_loop().call_later(timeout, self._stops.begin, run, "time_limit")
                 run.sent = True
+                self._begun = run.cell
                 await self._live.send(header)
                 await asyncio.wait({run.finished})  # unlike a plain await this does not cancel the future with us
         except SandboxDied:
@@ -227,6 +229,8 @@ class SandboxResource(ResourceLife):
 
     def _end_activity(self, run: Activity) -> None:
         run.flush()
+        run.end_backlog()
+        self._live.hurry(False)
         if run.ladder is not None:
             run.ladder.cancel()
         if self._router.active is run:
@@ -303,10 +307,14 @@ class SandboxResource(ResourceLife):
         """
         if self._closing or self._router.active or self._resident.state in ("none", "exited"):
             return empty_reply(op, cursor_pos)
-        return await ask(
-            self._live, self._resident, op, code, cursor_pos=cursor_pos, detail_level=detail_level, query=query,
-            timeout=timeout,
+        return await self._questions.ask(
+            op, code, cursor_pos=cursor_pos, detail_level=detail_level, query=query, timeout=timeout
         )
+
+    def stop_questions(self) -> None:
+        """See to it that what was asked in vain ends within the grace time, at the cost of the interpreter if need be;
+        the next cell is told so."""
+        self._questions.end_late(self._stops.grace)
 
     async def send_comm(
         self,
@@ -418,7 +426,12 @@ class SandboxResource(ResourceLife):
         ok = await give(self.need_handler, cell, path, self.show_input, self._bring)
         await self._stops.send_quietly({"op": "step_need_reply", "step": step, "ok": ok})
 
+    def _lost_for_question(self, death: DeathCause) -> None:
+        if self._router.active is None:
+            self._idle_death = death
+
     def _interpreter_exited(self, death: DeathCause, was_ready: bool) -> None:
+        self._questions.forget()
         run = self._router.active
         self._wear.ended(death, was_ready)
         if isinstance(run, CellRun) and run.sent:

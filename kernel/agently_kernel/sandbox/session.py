@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
@@ -74,10 +74,13 @@ class GuestSession:
         self._end: asyncio.Future[SessionEnd] = self._loop.create_future()
         self._flowing = asyncio.Event()
         self._flowing.set()
+        self._held = self._hurried = False
+        self.on_late_answer: Callable[[int], None] = lambda number: None
+        """Called with the number of a request whose answer came after nobody waited for it any more."""
         self._drain_lock = asyncio.Lock()
         self._next_request = 1
         self._requests: dict[int, asyncio.Queue[Frame | None]] = {}
-        self._last_bytes = 0.0
+        self._last_bytes = self._listening_since = 0.0
         self._waiting_for_bytes = False
         self._half_timer: asyncio.TimerHandle | None = None
         self._tasks: list[asyncio.Task[None]] = []
@@ -103,6 +106,11 @@ class GuestSession:
         return not self._end.done() and self._violation is None and self._process.returncode is None
 
     @property
+    def silent(self) -> float:
+        """Seconds for which the guest has sent nothing although it was listened to; 0 while it is not."""
+        return self._loop.time() - self._listening_since if self._waiting_for_bytes else 0.0
+
+    @property
     def diagnostics(self) -> str:
         """The last 64 KiB of the guest's standard error: untrusted text for people."""
         return bytes(self._stderr).decode("utf-8", "replace")
@@ -114,12 +122,24 @@ class GuestSession:
 
     def pause(self) -> None:
         """Stop reading frames, so that the guest feels the back-pressure; :meth:`resume` goes on."""
-        if self.alive:  # what a dead guest has left is read to its end
-            self._flowing.clear()
+        self._held = True
+        self._flow()
 
     def resume(self) -> None:
         """Read frames again."""
-        self._flowing.set()
+        self._held = False
+        self._flow()
+
+    def hurry(self, on: bool) -> None:
+        """Read on although :meth:`pause` holds back (*on*), or obey it again: the end of something is waited for."""
+        self._hurried = on
+        self._flow()
+
+    def _flow(self) -> None:
+        if self._held and not self._hurried and self.alive:  # what a dead guest has left is read to its end
+            self._flowing.clear()
+        else:
+            self._flowing.set()
 
     def kill(self, violation: str | None = None) -> None:
         """End the guest at once; *violation* names the broken rule when that is why. Harmless when it is gone."""
@@ -168,14 +188,20 @@ class GuestSession:
         )
 
     @contextlib.asynccontextmanager
-    async def _requesting(self, header: Mapping[str, Any], payload: bytes, depth: int) -> Any:
+    async def requesting(
+        self, header: Mapping[str, Any], payload: bytes = b"", *, depth: int = 1
+    ) -> AsyncIterator[tuple[int, asyncio.Queue[Frame | None]]]:
+        """Send a request; yield its number and where its answers (at most *depth* unread ones) come, None at the end.
+
+        Raises SandboxDied.
+        """
         number = self._next_request
         self._next_request += 1
         answers: asyncio.Queue[Frame | None] = asyncio.Queue(depth)
         self._requests[number] = answers
         try:
             await self.send({**header, "request": number}, payload)
-            yield answers
+            yield number, answers
         finally:
             del self._requests[number]
             while not answers.empty():  # frees a reader that waits to put the next part
@@ -186,7 +212,7 @@ class GuestSession:
 
         Raises asyncio.TimeoutError after *timeout* seconds (a late answer is dropped), SandboxDied when it ends.
         """
-        async with self._requesting(header, payload, 1) as answers:
+        async with self.requesting(header, payload) as (_, answers):
             frame: Frame | None = await asyncio.wait_for(answers.get(), timeout)
             if frame is None:
                 raise self.died()
@@ -198,7 +224,7 @@ class GuestSession:
 
         Not reading on holds the whole channel back. Each wait raises asyncio.TimeoutError after *timeout* seconds.
         """
-        async with self._requesting(header, b"", 8) as answers:
+        async with self.requesting(header, depth=8) as (_, answers):
 
             async def following() -> Frame:
                 frame: Frame | None = await asyncio.wait_for(answers.get(), timeout)
@@ -217,6 +243,7 @@ class GuestSession:
                 if not self._flowing.is_set():
                     await self._flowing.wait()
                 self._waiting_for_bytes = True
+                self._listening_since = self._loop.time()
                 data = await reader.read(READ_SIZE)
                 self._waiting_for_bytes = False
                 if not data:
@@ -236,6 +263,9 @@ class GuestSession:
         started = time.monotonic()
         while frames:
             for header, payload in frames:
+                if not self._flowing.is_set():
+                    await self._flowing.wait()
+                    started = time.monotonic()
                 waiting = self._dispatch(header, payload)
                 if waiting is not None:
                     await waiting
@@ -271,7 +301,8 @@ class GuestSession:
         if answers is None:
             if not 0 < number < self._next_request:
                 raise wire.WireError(f"op {op} answers request {number}, which was never made")
-            return None  # a late answer: nobody waits for it any more
+            self.on_late_answer(number)
+            return None
         if not answers.full():
             answers.put_nowait((header, payload))
             return None

@@ -18,6 +18,10 @@ from agently_kernel.sandbox.steps import PlanRun
 log = logging.getLogger(__name__)
 
 KILL_DEADLINE = 2.0
+SILENCE = 0.2
+"""Seconds without a byte from a guest that is listened to, after which nothing of it waits any more."""
+BACKLOG_DEADLINE = 5.0
+"""Seconds until what a cell had shown before its Stop must have been taken; the grace time counts from there."""
 
 
 async def complete_despite_cancel(work: Coroutine[Any, Any, None]) -> None:
@@ -83,7 +87,7 @@ class Stops:
         """Stop an execution whose caller has been cancelled, and wait until it is over."""
         self.begin(run, "stopped_by_user")
         if run.ladder is not None:
-            await asyncio.wait({run.ladder}, timeout=self.grace + 3 * KILL_DEADLINE)
+            await asyncio.wait({run.ladder}, timeout=BACKLOG_DEADLINE + self.grace + 3 * KILL_DEADLINE)
 
     def end_sandbox(self, stopper: Stopper) -> None:
         """End the sandbox at once, for this reason."""
@@ -101,24 +105,41 @@ class Stops:
             if isinstance(run, CellRun):
                 done = await self._stop_cell(run, stopper)
             elif isinstance(run, PlanRun):
-                self._session.resume()
+                self._hurry(run)
                 done = await run.kill_step(KILL_DEADLINE)
         if not done:
             self.end_sandbox(stopper)
+
+    def _hurry(self, run: Activity) -> None:
+        """Take all that comes from here on, the end above all, and show of it what would still be seen."""
+        run.begin_backlog()
+        self._session.hurry(True)
+
+    async def _catch_up(self, run: Activity) -> None:
+        """Return when what the guest had sent before the Stop has been taken: it is not to blame for what waited."""
+        pong = asyncio.ensure_future(self._session.request({"op": "ping"}, timeout=BACKLOG_DEADLINE))
+        waits: set[asyncio.Future[Any]] = {pong, run.finished}
+        try:
+            while not (pong.done() or run.finished.done() or self._session.silent > SILENCE):
+                await asyncio.wait(waits, timeout=SILENCE, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            pong.cancel()
+            await asyncio.gather(pong, return_exceptions=True)
 
     async def _stop_cell(self, run: CellRun, stopper: Stopper) -> bool:
         run.drop_input()
         if not run.sent:
             run.finish()  # the cell has not begun; its interpreter goes on to start
             return True
+        self._hurry(run)
         await self._session.send({"op": "interrupt"})
+        await self._catch_up(run)
         if await run.wait(self.grace):
             return True
         why = "after you stopped it" if stopper == "stopped_by_user" else "after its time limit"
         run.notice(
             f"The cell did not end within {self.grace:g} s {why}; its interpreter is being ended. {LOST_VARIABLES}"
         )
-        self._session.resume()  # held-back output must not hide the news that it has ended
         if await self._resident.kill(stopper, KILL_DEADLINE) and await run.wait(KILL_DEADLINE):
             return True
         run.notice("The interpreter could not be ended; the whole sandbox is being ended.")

@@ -44,12 +44,16 @@ def raw(data):
 def send(op, payload=b"", **fields):
     raw(wire.encode(dict(fields, op=op), payload))
 def receive():
-    while not pending:
-        data = os.read(0, 65536)
-        if not data:
-            os._exit(0)
-        pending.extend(decoder.feed(data))
-    return pending.pop(0)
+    while True:
+        while not pending:
+            data = os.read(0, 65536)
+            if not data:
+                os._exit(0)
+            pending.extend(decoder.feed(data))
+        header, payload = pending.pop(0)
+        if header["op"] != "ping":
+            return header, payload
+        send("pong", request=header["request"])
 def boot(probe=b"[]"):
     header, _ = receive()
     assert header["op"] == "boot"
