@@ -259,10 +259,11 @@ def test_places_of_version_one(tmp_path: Path) -> None:
         f"3{i} 1 0:3{i} / {tmp_path}/{name} rw - cgroup cgroup rw,{name}\n" for i, name in enumerate(["memory", "pids"])
     )
     proc = synthetic_host(tmp_path, mounts, "4:memory:/own/group\n8:pids:/\n0::/\n")
-    assert find_places(proc) == {
-        "memory": CgroupPlace(version=1, parent=f"{tmp_path}/memory/own/group"),
-        "pids": CgroupPlace(version=1, parent=f"{tmp_path}/pids"),
-    }
+    (tmp_path / "memory" / "own" / "group").mkdir(parents=True)
+    memory = CgroupPlace(version=1, parent=f"{tmp_path}/memory/own/group")
+    assert find_places(proc) == {"memory": memory}  # no group can be made where there is no folder to write to
+    (tmp_path / "pids").mkdir()
+    assert find_places(proc) == {"memory": memory, "pids": CgroupPlace(version=1, parent=f"{tmp_path}/pids")}
 
 
 def test_places_of_version_two_are_the_nearest_parent_that_hands_down(tmp_path: Path) -> None:

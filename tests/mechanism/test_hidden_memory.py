@@ -20,7 +20,7 @@ from agently_kernel.sandbox.local import WATCHED_MEMORY
 from agently_kernel.sandbox.memory import USUAL_BUFFER, held_by_descriptors, resident_bytes
 
 LIMIT = 224
-BEYOND = 384  # MiB: what may be taken between two looks on a slow machine
+BEYOND = 1024  # MiB: what may be taken between two looks on a slow machine
 START = """
 import array, ctypes, errno, mmap, os, socket, sys, time
 libc = ctypes.CDLL(None, use_errno=True)

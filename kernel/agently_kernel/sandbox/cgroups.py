@@ -82,7 +82,7 @@ def _folder(mount: tuple[str, str], path: str) -> Path:
 
 
 def find_places(proc: Path = Path("/proc/self")) -> dict[Controller, CgroupPlace]:
-    """Return, for each controller that is mounted, where a group of ours would be made. Nothing is changed.
+    """Return, for each controller, where a group of ours can be made by the rights we have. Nothing is changed.
 
     In version 2 that is the nearest group, from our own upwards, whose children have the controller; a group that holds
     processes itself cannot hand controllers down, so this is seldom our own.
@@ -100,7 +100,9 @@ def find_places(proc: Path = Path("/proc/self")) -> dict[Controller, CgroupPlace
             paths[name] = path
     for controller in CONTROLLERS:
         if controller in first and controller in paths:
-            places[controller] = CgroupPlace(version=1, parent=str(_folder(first[controller], paths[controller])))
+            own = _folder(first[controller], paths[controller])
+            if os.access(own, os.W_OK):
+                places[controller] = CgroupPlace(version=1, parent=str(own))
         elif second is not None and "" in paths:
             top, folder = Path(second[0]), _folder(second, paths[""])
             while folder == top or top in folder.parents:

@@ -12,7 +12,7 @@ from agently_kernel.contract.errors import SandboxCleanupError
 from agently_kernel.contract.isolation import LimitFact, ResourceLimits
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.sandbox.cgroups import SandboxCgroup
-from agently_kernel.sandbox.deaths import memory_death, sandbox_death
+from agently_kernel.sandbox.deaths import interpreter_death, memory_death, sandbox_death
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.watchdog import Watchdog
 
@@ -108,10 +108,12 @@ class LocalSandbox(abc.ABC):
             seen = "the kernel ended a process there"
         if seen:
             return memory_death("sandbox" if ended else "interpreter", self._limits.memory_bytes, seen)
-        if not ended or returncode is None:
+        if returncode is None:
             return DeathCause(
                 what="sandbox" if ended else "interpreter", kind="unknown", message="No cause could be observed."
             )
+        if not ended:
+            return interpreter_death(returncode, None) if returncode >= 0 else interpreter_death(None, -returncode)
         return self._explain_end(returncode)
 
     async def close(self) -> None:

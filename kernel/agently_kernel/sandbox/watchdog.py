@@ -26,7 +26,7 @@ _AFTER_KILL, _FAST, _SLOW, _IDLE = 0.01, 0.05, 0.1, 0.25  # seconds between look
 _MAX_KILLS = 64
 _RECENT = 2.0
 _MAX_ESCAPES = 20
-_DESCRIPTORS_EVERY = 4
+_DESCRIPTORS_EVERY = 2
 _MAX_PROCESSES = 4096
 _MAX_WALK = 50_000
 
@@ -146,8 +146,10 @@ class Watchdog:
 
     async def _run(self) -> None:
         while self.cause is None:
-            if self.limits.memory_bytes is not None:
-                if self._looks % _DESCRIPTORS_EVERY == 0:  # many descriptors take their time
+            limit = self.limits.memory_bytes
+            if limit is not None:
+                busy = self._held.in_buffers + self._held.files > limit // 16
+                if busy or self._looks % _DESCRIPTORS_EVERY == 0:  # many descriptors take their time
                     self._held = await asyncio.to_thread(held_by_descriptors, descendants(self.pid))
                 self._looks += 1
             share = self.check()
