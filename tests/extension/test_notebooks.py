@@ -103,3 +103,15 @@ def test_unsafe_fallback(run: Any) -> None:
     assert "unsafe: True | provider: trusted_local" in texts
     assert "'process_contained': False" in texts
     assert "bubblewrap unsafe: False" in texts
+
+
+def test_provider_author(run: Any) -> None:
+    cells = run("provider_author.ipynb", "python3")
+    texts = "\n".join(cells.values())
+    assert "available: True | class: constrained" in texts
+    assert "✓ syscalls_restricted" in texts
+    assert "✗ host_filesystem_restricted" in texts
+    assert "blocked\n  1. filtered: " in texts
+    assert "success | ran behind the filter | fallback: True" in texts
+    assert re.search(r"flipped: \['?(?:privilege_escalation_blocked', ')?syscalls_restricted'\]", texts), texts
+    assert re.search(r"^\d+ passed", cells["import subprocess"]), cells["import subprocess"]
