@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import tarfile
 import tempfile
@@ -88,11 +89,12 @@ class Engine:
 
 
 @contextlib.contextmanager
-def dockerd(*, disk_mib: int | None = None) -> Iterator[Engine]:
+def dockerd(*, disk_mib: int | None = None, hidden: Path | None = None, tcp: bool = False) -> Iterator[Engine]:
     """Start an engine whose data, state and socket lie in a temporary folder, with the images in it; end it by its pid.
 
     Its runtimes: runc, runsc, and ``pretender``, which is runc under another name. *disk_mib*: its data lie on a file
-    system of this size (in memory).
+    system of this size (in memory). *hidden*: a folder that the engine does not see, because it lives in a mount
+    namespace of its own. *tcp*: it listens on a port of loopback, without any protection, instead of a socket file.
     """
     program, runsc = require_tool("dockerd"), require_tool("runsc")
     runc = require_tool("runc")
@@ -111,13 +113,16 @@ def dockerd(*, disk_mib: int | None = None) -> Iterator[Engine]:
     if disk_mib is not None:
         subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", str(data)], check=True)
     (folder / "daemon.json").write_text(json.dumps(config))
-    host = f"unix://{folder}/docker.sock"
+    host = f"tcp://127.0.0.1:{_free_port()}" if tcp else f"unix://{folder}/docker.sock"
+    command = [
+        program, "--config-file", str(folder / "daemon.json"), "--data-root", str(folder / "data"), "--exec-root",
+        str(folder / "exec"), "--pidfile", str(folder / "pid"), "-H", host,
+    ]
+    if hidden is not None:
+        hide = 'mount -t tmpfs tmpfs "$1" && shift && exec "$@"'
+        command = ["unshare", "--mount", "--propagation=private", "sh", "-c", hide, "sh", str(hidden), *command]
     with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(
-            [program, "--config-file", str(folder / "daemon.json"), "--data-root", str(folder / "data"), "--exec-root",
-             str(folder / "exec"), "--pidfile", str(folder / "pid"), "-H", host],
-            stdout=log, stderr=log, start_new_session=True,
-        )
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     client = docker.APIClient(base_url=host, timeout=60, version=API_VERSION)
     try:
         _wait(client, process, folder)
@@ -133,6 +138,12 @@ def dockerd(*, disk_mib: int | None = None) -> Iterator[Engine]:
         stop(process)
         unmount(folder)
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+        return port
 
 
 def _wait(client: Any, process: subprocess.Popen[bytes], folder: Path) -> None:

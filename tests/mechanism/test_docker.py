@@ -31,6 +31,7 @@ from agently_kernel.providers.docker_orphans import PREFIX, owner_labels
 from agently_kernel.sandbox.launch import SeccompBoot
 from agently_kernel.testing.provider_contract import ProviderContract
 from agently_kernel.testing.surroundings import inventory, settles
+from agently_kernel.workspace.areas import runtime_base
 
 pytestmark = pytest.mark.docker
 Edit = Callable[[dict[str, Any]], dict[str, Any]]
@@ -282,6 +283,23 @@ async def test_a_full_disk_of_the_engine_is_said_and_nothing_is_left(tmp_path: P
         blocker.unlink()
         found = await probe(DockerExecutionResourceProvider(), own.config())
         assert found.available, found.reason
+
+
+@pytest.mark.parametrize(("tcp", "seen"), [(False, "full"), (True, "none")], ids=["socket in a container", "remote"])
+async def test_an_engine_that_does_not_see_our_folders_gets_the_files(tmp_path: Path, tcp: bool, seen: str) -> None:
+    with dockerd(hidden=runtime_base(), tcp=tcp) as own:
+        async with surroundings(DockerExecutionResourceProvider(), own.config(), tmp_path) as place:
+            for number in range(2):
+                result = await place.cell(f"open('output/x.txt', 'w').write('{number}')\n'ok'")
+                assert result.status is ExecutionStatus.SUCCESS, result.message
+            assert len(own.containers()) == 1
+            run = await place.script("open('output/y.txt', 'w').write('y')", expected_outputs=("output/y.txt",))
+            assert [Path(output.stored_path).read_text() for output in run.outputs] == ["y"], run.message
+            assert run.facts is not None
+            mechanism = run.facts.mechanism
+            assert (mechanism["sources"], mechanism["host_side_observation"]) == ("protocol", seen)
+            assert concluded(run.facts.isolation) == dict.fromkeys(AXES, True)
+        assert own.containers() == frozenset()
 
 
 # -- what is left

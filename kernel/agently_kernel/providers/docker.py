@@ -20,7 +20,7 @@ from agently_kernel.providers.docker_engine import DockerEngine, EngineFacts
 from agently_kernel.providers.docker_images import ImageFacts, PullPolicy, find_image, missing, pull_image
 from agently_kernel.providers.docker_options import ContainerSpec
 from agently_kernel.providers.docker_orphans import owner_labels, remove_orphans
-from agently_kernel.providers.docker_sandbox import DockerSandbox
+from agently_kernel.providers.docker_sandbox import FOLDERS_UNSEEN, DockerSandbox
 from agently_kernel.sandbox.delivery import ProtocolDelivery
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.interpreter import InterpreterLayout, sandbox_environment
@@ -79,6 +79,7 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
     def __init__(self) -> None:
         super().__init__()
         self._swept: set[str] = set()
+        self._unseeing: set[tuple[str | None, str | None]] = set()
 
     # -- plan
 
@@ -151,10 +152,26 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
     async def open_container(
         self, plan: DockerPlan, request: LaunchRequest, kind: type[DockerSandbox]
     ) -> SandboxResource:
-        """Open a container as a sandbox of this *kind*, for variants. Raises SandboxLaunchError."""
-        sources = plan.config.sources
-        if sources == "auto":
-            sources = "bind" if plan.facts.local else "protocol"
+        """Open a container as a sandbox of this *kind*, for variants. Raises SandboxLaunchError.
+
+        An engine of this machine need not see our folders: the kernel may itself run in a container that was given the
+        engine's socket. Where it says so the files are sent, now and from then on.
+        """
+        sources, place = plan.config.sources, (plan.config.host, plan.config.context)
+        if sources != "auto":
+            return await self._open(plan, request, kind, sources)
+        if plan.facts.local and place not in self._unseeing:
+            try:
+                return await self._open(plan, request, kind, "bind")
+            except SandboxLaunchError as error:
+                if error.code != FOLDERS_UNSEEN:
+                    raise
+                self._unseeing.add(place)
+        return await self._open(plan, request, kind, "protocol")
+
+    async def _open(
+        self, plan: DockerPlan, request: LaunchRequest, kind: type[DockerSandbox], sources: Literal["bind", "protocol"]
+    ) -> SandboxResource:
         engine = await DockerEngine.connect(plan.config.host, plan.config.context, seconds=plan.config.seconds)
         lease: UidLease | None = None
         try:

@@ -23,6 +23,7 @@ from agently_kernel.sandbox.host_facts import observe_process
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.limits import read_rlimits, rlimit_facts
 
+FOLDERS_UNSEEN = "execution_resource.docker_folders_unseen"
 UNKNOWN_CODE, KILLED_CODE = 255, 137
 EXIT_DEADLINE = 2.0
 REMOVE_DEADLINE = 8.0
@@ -196,8 +197,12 @@ class DockerSandbox:
             )
         if "no space left on device" in text:
             remedy = "free some space on the engine's disk, for example with `docker system prune`"
-        if "bind source path does not exist" in text or "mounts denied" in text.lower():
-            remedy = "set the provider's `sources` to protocol: the engine does not see this machine's folders"
+        unseen = ("bind source path does not exist", "mounts denied", "statfs ")
+        if any(words in text.lower() for words in unseen):
+            return SandboxLaunchError(
+                f"The engine does not see this machine's folders: {text[:600]}", code=FOLDERS_UNSEEN,
+                details={"remedy": "set the provider's `sources` to protocol, or to auto", "diagnostics": text},
+            )
         return SandboxLaunchError(
             f"The container could not be started: {text[:600]}",
             details={"remedy": remedy or "`agently-kernel doctor` shows what the engine is", "diagnostics": text},
