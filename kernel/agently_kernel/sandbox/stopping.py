@@ -18,6 +18,9 @@ from agently_kernel.sandbox.steps import PlanRun
 log = logging.getLogger(__name__)
 
 KILL_DEADLINE = 2.0
+AGAIN = 0.6
+"""Part of the grace time after which the interrupt is sent once more: Python swallows one that breaks into a
+finaliser or a callback, and that must not cost the variables."""
 SILENCE = 0.2
 """Seconds without a byte from a guest that is listened to, after which nothing of it waits any more."""
 BACKLOG_DEADLINE = 5.0
@@ -134,7 +137,10 @@ class Stops:
         self._hurry(run)
         await self._session.send({"op": "interrupt"})
         await self._catch_up(run)
-        if await run.wait(self.grace):
+        if await run.wait(AGAIN * self.grace):
+            return True
+        await self._session.send({"op": "interrupt"})
+        if await run.wait((1 - AGAIN) * self.grace):
             return True
         why = "after you stopped it" if stopper == "stopped_by_user" else "after its time limit"
         run.notice(

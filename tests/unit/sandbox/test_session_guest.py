@@ -73,6 +73,24 @@ async def test_the_time_limit_is_an_interrupt_first(harness: Harness) -> None:
     assert (await harness.run("print(kept)")).stdout.text == "7\n"
 
 
+async def test_a_stop_that_a_finaliser_swallows_is_sent_again_and_variables_are_kept(harness: Harness) -> None:
+    await harness.open()
+    await harness.run("kept = 41")
+    code = (
+        "import time\nclass Late:\n    def __del__(self):\n"
+        "        try: time.sleep(60)\n        finally: print('swallowed')\n"
+        "late = Late(); del late\nfor _ in range(600): time.sleep(0.1)"
+    )
+    task = asyncio.ensure_future(harness.run(code))
+    await until(lambda: harness.resource.interpreter_state == "busy")
+    await asyncio.sleep(0.5)
+    await harness.resource.interrupt()
+    result = await asyncio.wait_for(task, 20)
+    assert result.status is ExecutionStatus.CANCELLED and result.death is None
+    assert "swallowed" in harness.text()
+    assert (await harness.run("print(kept)")).status is ExecutionStatus.SUCCESS
+
+
 async def test_a_cell_that_swallows_the_stop_loses_its_interpreter_only(harness: Harness) -> None:
     await harness.open(interrupt_grace=0.3)
     code = """
