@@ -1,11 +1,17 @@
-"""``python -m agently_kernel -f CONNECTION_FILE``: what the kernelspec starts."""
+"""What the kernelspec starts: ``main()``, after it has taken the notebook's folder from the import path.
+
+That folder would come first for ``python -m agently_kernel`` before Python 3.11 (from then on, ``PYTHONSAFEPATH`` keeps
+it away), so a file saved beside the notebook, such as ``agently_kernel.py`` or ``runpy.py``, would run in this process.
+For ``python -c`` it is the empty entry, and nothing has been imported through it when the kernelspec's line takes that
+away.
+"""
 
 from __future__ import annotations
 
 import sys
 
 if __name__ == "__main__" and not getattr(sys.flags, "safe_path", False):
-    del sys.path[0]  # the notebook's folder: a file saved there, such as zmq.py, must never run in this process
+    del sys.path[0]  # started by hand, with -m: the current folder
 
 import gc
 

@@ -29,6 +29,7 @@ PATIENCE = 1.0
 """Seconds that a completion or inspection waits for the running cell before it is answered with nothing."""
 LONG_CELL = 0.7
 """Age in seconds from which a running cell is overtaken by questions about the kernel; before, order is kept."""
+_COMMS = ("comm_open", "comm_msg", "comm_close")
 _WHILE_BUSY = ("kernel_info_request", "comm_info_request")
 _IMPATIENT = {"complete_request": "complete", "inspect_request": "inspect", "is_complete_request": "is_complete"}
 TURNS = 10
@@ -96,6 +97,9 @@ class Dispatch(Kernel):  # type: ignore[misc]
                 kind = self.session.deserialize(frames, content=False, copy=False)["header"]["msg_type"]
             except Exception:
                 kind = ""  # the base reports what is wrong with it
+            if kind in _COMMS:  # ipykernel 7.4 does so too; before, a cell that awaits would never hear of it
+                await self._comm_now(ident, frames)
+                return
             if kind == "execute_request" and self.running is None:
                 await self._before_cell(subshell_id, msg)
                 return
@@ -109,6 +113,15 @@ class Dispatch(Kernel):  # type: ignore[misc]
                     return
                 lock.release()
         await super().shell_main(subshell_id, msg)
+
+    async def _comm_now(self, ident: Any, frames: Any) -> None:
+        """Take a comm message while something else is being answered."""
+        try:
+            parent = self.session.deserialize(frames, content=True, copy=False)
+        except Exception:
+            self.log.error("Invalid Message", exc_info=True)
+            return
+        await self.shell_handlers[parent["header"]["msg_type"]](self.shell_stream, ident, parent)
 
     async def _before_cell(self, subshell_id: str | None, msg: Any) -> None:
         """Take a cell that waits for a question: objects of the user may take for ever to answer that."""

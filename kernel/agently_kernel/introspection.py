@@ -10,10 +10,8 @@ from typing import Any, Literal, Protocol
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.outputs import OutputFilter
 
-DEADLINES: Mapping[str, float] = {"complete": 18.0, "inspect": 10.0, "is_complete": 2.0, "history": 5.0}
-"""Seconds a guest has for each kind of question: hooks of hostile objects may never return.
-
-The first completion of a session loads and parses a lot: a second of work, which takes many on a busy machine."""
+DEADLINES: Mapping[str, float] = {"complete": 8.0, "inspect": 5.0, "is_complete": 2.0, "history": 5.0}
+"""Seconds a guest has for each kind of question: hooks of hostile objects may never return."""
 MAX_MATCHES = 5000
 MAX_TEXT = 4096
 log = logging.getLogger("agently_kernel.introspection")

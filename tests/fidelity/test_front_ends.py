@@ -112,6 +112,7 @@ def test_papermill_passes_parameters_and_writes_as_it_goes(tmp_path: Path) -> No
 
 
 def test_a_console_asks_whether_a_line_is_complete_and_for_history(kernel: KernelSession) -> None:
+    kernel.run("pass")  # the sandbox has booted: a question before waits two seconds for it at most
     for code, answer in (
         ("for i in range(3):", {"status": "incomplete", "indent": "    "}),
         ("x = 1", {"status": "complete"}),
@@ -301,9 +302,16 @@ def test_modules_in_the_notebooks_folder_do_not_run_in_the_kernels_process(
     start: Callable[..., KernelSession], tmp_path: Path
 ) -> None:
     mark = tmp_path / "ran"
-    for name in ("zmq", "asyncio", "gc", "ipykernel", "pydantic", "IPython", "matplotlib", "psutil"):
+    names = (
+        "zmq", "asyncio", "gc", "ipykernel", "pydantic", "IPython", "matplotlib", "psutil", "runpy", "pkgutil", "types",
+        "encodings", "site", "sitecustomize", "usercustomize", "collections", "agently_exec",
+    )
+    for name in names:
         (tmp_path / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write({name!r})\n")
-    kernel = start(env={"PYTHONSAFEPATH": ""})
+    (tmp_path / "agently_kernel").mkdir()
+    for name in ("__init__", "__main__"):
+        (tmp_path / "agently_kernel" / f"{name}.py").write_text(f"open({str(mark)!r}, 'a').write('ours')\n")
+    kernel = start(env={"PYTHONSAFEPATH": ""})  # as with Python 3.10, which does not know it
     assert kernel.run("1 + 1").result == "2"
     assert kernel.run("%%agently_exec\nprint('apart')").text() == "apart\n"
     assert not mark.exists()

@@ -7,7 +7,7 @@ import signal
 import threading
 from typing import Any, Iterator, Set
 
-SECONDS = 20.0
+SECONDS = 10.0
 """Longer than the host waits for any answer, so nothing that somebody still wants is cut off."""
 AGAIN_SECONDS = 1.0
 
