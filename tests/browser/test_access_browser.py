@@ -9,6 +9,8 @@ import pytest
 from lab_desk import REPO, Desk, put_setting
 from playwright.sync_api import CDPSession, expect
 
+from agently_kernel.policy_text import WORDING
+
 AXE = REPO / "labextension" / "node_modules" / "axe-core" / "axe.min.js"
 OURS = ["#agently-panel", ".agently-Banner", "#jp-main-statusbar .agently-Shield", ".jp-NotebookPanel .agently-Shield"]
 ASK = "ask network pypi.example:443"
@@ -145,7 +147,8 @@ def test_a_screen_reader_is_told_everything(desk: Desk) -> None:
     assert [name(node) for node in buttons][-3:] == ["Deny", "Allow once", "Allow for this session"]
     assert all(not prop(node, "disabled") for node in buttons)
     words = " ".join(name(node) for node in card)
-    for part in ("A cell asks for network access: pypi.example:443.", "Code in the sandbox can reach", "Denied in"):
+    question = WORDING["network"]
+    for part in (question.what.format(subject="pypi.example:443"), question.meaning, "Denied in"):
         assert part in words, f"{part!r} is not read out in {words!r}"
     assert not any(prop(node, "live") for node in card if "Denied in" in name(node)), "a countdown read each second"
 

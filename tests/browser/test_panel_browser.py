@@ -10,6 +10,8 @@ from pathlib import Path
 
 from playwright.sync_api import expect
 
+from agently_kernel.policy_text import WORDING
+
 ASK = "ask network pypi.example:443"
 
 
@@ -58,7 +60,7 @@ def test_allow_once_while_the_cell_runs(desk):
     card = desk.card()
     expect(card).to_be_visible(timeout=3000)
     allow = card.get_by_role("button", name="Allow once")
-    expect(card.locator(".agently-exact")).to_have_text("A cell asks for network access: pypi.example:443.")
+    expect(card.locator(".agently-exact")).to_have_text(WORDING["network"].what.format(subject="pypi.example:443"))
     expect(desk.chip()).to_have_text("Waiting for you")
     expect(desk.cell(0)).to_have_attribute("data-agently-badge", "ask")
     allow.click(force=True)  # asleep: the click counts for nothing
@@ -320,7 +322,7 @@ def test_dark_and_chinese(desk, dark_chinese):
     card = desk.card()
     expect(card.get_by_role("button", name="拒绝")).to_be_visible()
     expect(card.locator("h3")).to_have_text("允许沙箱访问网络")
-    expect(card.locator(".agently-exact")).to_have_text("单元格请求访问网络：pypi.example:443。")
+    expect(card.locator(".agently-exact")).to_have_text(re.compile("单元格请求访问.*：pypi.example:443。"))
     expect(desk.chip()).to_have_text("等待您的决定")
     desk.panel.locator("[data-axis=syscalls_restricted] > summary").click()
     expect(desk.panel.locator("[data-axis=syscalls_restricted] .agently-evidence li")).to_have_text([

@@ -67,8 +67,12 @@ def test_every_message_is_in_the_catalogue_and_nothing_else() -> None:
     spare = {key for key in catalogue if key not in wanted}
     replies = (Path(agently_kernel.__file__).parent / "panel.py").read_text()
     assert sorted(key for key in spare if key not in replies) == []
+    source = "".join(path.read_text() for path in SOURCES.rglob("*.ts*"))
+    plural = set(re.findall(rf"trans\s*\._n\(\s*{STRING}", source))
     for key, value in catalogue.items():
         assert value[0], f"{key!r} is not translated"
+        # JupyterLab falls back to English, silently, for any other number of forms.
+        assert len(value) == (2 if key in plural else 1), f"{key!r} has {len(value)} forms"
         assert sorted(re.findall(r"%\d", key)) == sorted(re.findall(r"%\d", value[0])), key
 
 
