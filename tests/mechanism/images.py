@@ -26,6 +26,7 @@ EMPTY_IMAGE = "agently-test/empty:1"
 VOLUME_IMAGE = "agently-test/volume:1"
 START_SECONDS = 60.0
 API_VERSION = "1.40"
+DISK_MIB = 2048
 
 
 def require_tool(name: str) -> str:
@@ -76,8 +77,8 @@ class Engine:
     host: str
     process: subprocess.Popen[bytes]
     client: Any
-    disk: Path | None = None
-    """Where its data lie, when that is a file system of their own."""
+    disk: Path
+    """Where its data lie: a file system of their own."""
 
     def containers(self) -> frozenset[str]:
         """Return the names of all containers that there are."""
@@ -89,12 +90,13 @@ class Engine:
 
 
 @contextlib.contextmanager
-def dockerd(*, disk_mib: int | None = None, hidden: Path | None = None, tcp: bool = False) -> Iterator[Engine]:
+def dockerd(*, disk_mib: int = DISK_MIB, hidden: Path | None = None, tcp: bool = False) -> Iterator[Engine]:
     """Start an engine whose data, state and socket lie in a temporary folder, with the images in it; end it by its pid.
 
-    Its runtimes: runc, runsc, and ``pretender``, which is runc under another name. *disk_mib*: its data lie on a file
-    system of this size (in memory). *hidden*: a folder that the engine does not see, because it lives in a mount
-    namespace of its own. *tcp*: it listens on a port of loopback, without any protection, instead of a socket file.
+    Its runtimes: runc, runsc, and ``pretender``, which is runc under another name. *disk_mib*: the size of the file
+    system that its data lie on (in memory: thousands of small files come and go). *hidden*: a folder that the engine
+    does not see, because it lives in a mount namespace of its own. *tcp*: it listens on a port of loopback, without any
+    protection, instead of a socket file.
     """
     program, runsc = require_tool("dockerd"), require_tool("runsc")
     runc = require_tool("runc")
@@ -110,8 +112,7 @@ def dockerd(*, disk_mib: int | None = None, hidden: Path | None = None, tcp: boo
     }
     data = folder / "data"
     data.mkdir()
-    if disk_mib is not None:
-        subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", str(data)], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={disk_mib}m", "tmpfs", str(data)], check=True)
     (folder / "daemon.json").write_text(json.dumps(config))
     host = f"tcp://127.0.0.1:{_free_port()}" if tcp else f"unix://{folder}/docker.sock"
     command = [
@@ -132,7 +133,7 @@ def dockerd(*, disk_mib: int | None = None, hidden: Path | None = None, tcp: boo
         made = client.create_container(PYTHON_IMAGE, ["true"], name="agently-make-volume")["Id"]
         client.commit(made, repository=VOLUME_IMAGE.partition(":")[0], tag="1", changes=["VOLUME /data"])
         client.remove_container("agently-make-volume", force=True)
-        yield Engine(host, process, client, data if disk_mib is not None else None)
+        yield Engine(host, process, client, data)
     finally:
         client.close()
         stop(process)
@@ -173,8 +174,8 @@ def stop(process: subprocess.Popen[bytes]) -> None:
 
 
 def unmount(folder: Path) -> None:
-    """Let go of what an engine that has ended left mounted below *folder*."""
+    """Let go of what an engine that has ended left mounted at and below *folder*."""
     lines = Path("/proc/self/mountinfo").read_text().splitlines()
     for point in sorted((line.split()[4] for line in lines), reverse=True):
-        if point.startswith(str(folder) + "/"):
+        if point == str(folder) or point.startswith(str(folder) + "/"):
             subprocess.run(["umount", "-l", point], check=False, capture_output=True)

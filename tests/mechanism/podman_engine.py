@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from images import API_VERSION, START_SECONDS, Engine, python_rootfs, require_tool, stop, unmount
+from images import API_VERSION, DISK_MIB, START_SECONDS, Engine, python_rootfs, require_tool, stop, unmount
 
 IMAGE = "localhost/agently-test/ipython:1"
 _SYS_RESOURCE = 24
@@ -65,6 +65,7 @@ def podman() -> Iterator[Engine]:
     import docker
 
     folder = Path(tempfile.mkdtemp(prefix="agently-podman-"))
+    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK_MIB}m,mode=0755", "tmpfs", str(folder)], check=True)
     environment = _environment(folder)
     host = f"unix://{folder}/podman.sock"
     with (folder / "log").open("wb") as log:
@@ -87,7 +88,7 @@ def podman() -> Iterator[Engine]:
             [program, "import", "--quiet", str(python_rootfs()), IMAGE], env=environment, check=True, timeout=120,
             capture_output=True,
         )
-        yield Engine(host, process, client)
+        yield Engine(host, process, client, folder)
     finally:
         client.close()
         stop(process)
