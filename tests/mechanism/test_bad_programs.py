@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import stat
@@ -17,7 +18,7 @@ from agently_kernel.providers import bubblewrap_sandbox
 from agently_kernel.providers.bubblewrap import BubblewrapExecutionResourceProvider
 from agently_kernel.providers.runsc import RunscExecutionResourceProvider
 from agently_kernel.sandbox import asking
-from agently_kernel.sandbox.asking import ask_program
+from agently_kernel.sandbox.asking import ask_program, in_thread
 
 MISDEEDS = {
     "prints for ever": "while True: os.write(1, b'x' * 65536)",
@@ -110,6 +111,17 @@ async def test_a_bwrap_that_does_not_open_a_sandbox(tmp_path: Path, deed: str) -
     assert memory() - before < 40 * 1024
     if deed != "leaves a child with its pipes":
         assert not running(program)
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.002, 0.02, 0.2])
+async def test_a_cancellation_leaves_no_program_behind(tmp_path: Path, delay: float) -> None:
+    program = synthetic_program(tmp_path, "time.sleep(600)")
+    asking_it = asyncio.ensure_future(in_thread(lambda: ask_program([program], env={}, seconds=0.5)))
+    await asyncio.sleep(delay)
+    asking_it.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking_it
+    assert not running(program)
 
 
 def test_a_program_that_answers_is_heard(tmp_path: Path) -> None:

@@ -41,14 +41,16 @@ from agently_kernel.providers.bubblewrap_binary import (
 from agently_kernel.providers.candidate_config import ProgramConfig, read_config
 from agently_kernel.providers.network import with_network
 from agently_kernel.providers.toolchains import LANGUAGES, wanted_tools
+from agently_kernel.sandbox.asking import in_thread
 from agently_kernel.sandbox.cgroups import find_places, remove_stale
 from agently_kernel.sandbox.interpreter import InterpreterLayout, KnownInterpreter, sandbox_environment
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, BootConfig, InterpreterBoot, SeccompBoot, install_guest
 from agently_kernel.sandbox.limits import boot_rlimits, shared_memory_bytes
 from agently_kernel.sandbox.orphans import remove_orphans
 from agently_kernel.sandbox.resource import SandboxResource
-from agently_kernel.sandbox.runtime import runtime_folders, temporary_runtime
+from agently_kernel.sandbox.runtime import runtime_folders, stale_folders, temporary_runtime
 from agently_kernel.sandbox.system_files import bound_folders, certificate_variables, write_system_files
+from agently_kernel.workspace.areas import remove_tree
 
 if sys.platform == "linux":
     from agently_kernel.providers.bubblewrap_sandbox import BubblewrapSandbox, UidLease
@@ -99,9 +101,14 @@ def _inputs(grant: TaskWorkspaceAccessGrant) -> tuple[list[tuple[str, str]], lis
     return mounts, links
 
 
+def _remove_folders() -> None:
+    for folder in stale_folders():
+        remove_tree(folder)
+
+
 def _remove_leftovers() -> None:
-    """Remove processes and control groups of kernels that were killed; what cannot be removed stays for others."""
-    for remove in (remove_orphans, remove_stale):
+    """Remove processes, control groups and folders of kernels that were killed; what cannot be removed stays."""
+    for remove in (remove_orphans, remove_stale, _remove_folders):
         try:
             remove()
         except Exception as error:
@@ -210,7 +217,7 @@ class BubblewrapExecutionResourceProvider:
             self._check_root()
         key = (*found, *file_stamp(found[0]))
         if key not in self._binaries:
-            self._binaries[key] = await asyncio.to_thread(describe_bwrap, *found)
+            self._binaries[key] = await in_thread(lambda: describe_bwrap(*found))
         return _Plan(binary=self._binaries[key], interpreter=self._interpreter.layout(), mode=mode, config=config)
 
     @staticmethod

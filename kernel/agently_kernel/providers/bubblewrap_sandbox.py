@@ -158,12 +158,11 @@ class BubblewrapSandbox(LocalSandbox):
         with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as stream:
             host = {mount.device for mount in parse_mountinfo(stream.read())}
         for name, path in _AREAS.items():
-            on_host = name == "build" and self._layout.build_dir is not None
-            place = self._layout.build_dir if on_host else f"/proc/{process.pid}/root{path}"
-            assert place is not None
+            on_host = self._layout.build_dir if name == "build" else None
+            place = f"/proc/{process.pid}/root{path}" if on_host is None else on_host
             descriptor = os.open(place, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
             device = os.fstat(descriptor).st_dev
-            if not on_host and f"{os.major(device)}:{os.minor(device)}" in host:
+            if on_host is None and f"{os.major(device)}:{os.minor(device)}" in host:
                 # Not a file system of the sandbox's own: too early, or something is very wrong.
                 os.close(descriptor)
                 raise SandboxError(f"The sandbox's {name} area is not a file system of its own; it is not used.")

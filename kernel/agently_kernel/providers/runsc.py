@@ -21,7 +21,7 @@ from agently_kernel.providers.bubblewrap_args import system_layout
 from agently_kernel.providers.bubblewrap_binary import file_stamp
 from agently_kernel.providers.candidate_config import ProgramConfig
 from agently_kernel.providers.gvisor import identity_problem
-from agently_kernel.sandbox.asking import ask_program
+from agently_kernel.sandbox.asking import ask_program, in_thread
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.interpreter import InterpreterLayout, describe_interpreter, sandbox_environment
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig, InterpreterBoot, SeccompBoot, SuperuserBoot
@@ -112,7 +112,7 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
         stamp = tuple(file_stamp(binary))
         version = self._versions.get((binary, stamp))
         if version is None:  # starting the program takes longer than all else that is asked here
-            version = self._versions[binary, stamp] = await asyncio.to_thread(self._version, binary)
+            version = self._versions[binary, stamp] = await in_thread(lambda: self._version(binary))
         return RunscPlan(
             config=config, binary=binary, stamp=stamp, version=version,
             platform=choose_platform(version, config.platform), interpreter=describe_interpreter(),

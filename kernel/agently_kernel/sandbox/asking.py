@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxLaunchError
@@ -16,6 +18,7 @@ from agently_kernel.contract.errors import SandboxLaunchError
 ASK_SECONDS = 5.0
 ASK_BYTES = 64 * 1024
 _SETTLE = 0.2
+AnswerT = TypeVar("AnswerT")
 
 
 class ProgramAnswer(Frozen):
@@ -44,6 +47,22 @@ def ask_program(
     with process, contextlib.ExitStack() as stack:
         stack.callback(_end, process)
         return _listen(process, argv, seconds, most)
+
+
+async def in_thread(ask: Callable[[], AnswerT]) -> AnswerT:
+    """Return what *ask*, which asks a program, returns; off the event loop. A cancellation waits for the end of it, so
+    that no process is left then."""
+    task = asyncio.ensure_future(asyncio.to_thread(ask))
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.wait({task})
+        except asyncio.CancelledError:
+            cancelled = True
+    if cancelled:
+        task.exception()  # seen, and of no interest to anybody
+        raise asyncio.CancelledError
+    return task.result()
 
 
 def _listen(process: subprocess.Popen[bytes], argv: Sequence[str], seconds: float, most: int) -> ProgramAnswer:
