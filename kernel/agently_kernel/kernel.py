@@ -84,6 +84,8 @@ class AgentlyKernel(Dispatch):
     auto_allow = _setting("auto_allow")
     approval_timeout = _setting("approval_timeout")
     network = _setting("network")
+    network_hosts = _setting("network_hosts")
+    package_hosts = _setting("package_hosts")
     timeout = _setting("timeout")
     interrupt_grace = _setting("interrupt_grace")
     limits = _setting("limits")

@@ -41,7 +41,7 @@ def test_a_missing_output_fails_the_cell_with_the_list(home: KernelSession) -> N
     assert run.status == "error"
     assert run.error[0] == "CodeExecutionError"
     assert "output/b (missing" in run.error[1]
-    assert "collected output/a (1 bytes" in run.text("stderr")
+    assert "collected output/a (1 byte," in run.text("stderr")
 
 
 def test_programs_see_nothing_of_the_session_and_change_nothing(home: KernelSession) -> None:
