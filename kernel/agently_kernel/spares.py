@@ -25,6 +25,10 @@ if TYPE_CHECKING:
 
 BREATH = 0.01
 """Seconds from the end of a run to the opening of the next spare: what the run still has to say goes first."""
+IN_A_ROW = 0.1
+"""A run that begins so many seconds after the last one's end is one of a row: the next one is near."""
+EARLY = 0.005
+"""Seconds from the taking of a spare in a row of runs to the opening of the next one, beside the run that took it."""
 PHASE = "spare"
 
 
@@ -71,6 +75,7 @@ class Spares:
         self._expiry: asyncio.TimerHandle | None = None
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
+        self._last_end = -IN_A_ROW
 
     def close(self) -> None:
         """Open no more spares; the one that is there is closed with all the manager's handles."""
@@ -108,10 +113,13 @@ class Spares:
             resource, spare.resource = spare.resource, None
             spare.status = HandleStatus.RELEASED
             self._opener.book.drop(spare)
+            if loop.time() - self._last_end < IN_A_ROW:
+                self._plan_next(spare, EARLY)
             return resource
 
     def refill(self, used: Handle) -> None:
         """Open a spare like *used*, whose run is over, unless there is one already. Called on the handle's loop."""
+        self._last_end = used.loop.time()
         merged = used.opened_as
         if self._closed or self._seconds <= 0 or merged is None or not can_be_spared(used):
             return
@@ -124,16 +132,20 @@ class Spares:
             self._spare = None
             self._keep(None)
             self._start(self._release(spare))
-        wanted = merged.model_copy(
-            update={
-                "requirement_id": f"spare-{os.urandom(8).hex()}",
-                "policy": merged.policy.model_copy(update={"approval_mode": "never"}),  # nobody is asked for a spare
-            }
-        )
-        fresh = Handle(wanted, key, used.loop)
-        fresh.provider = used.provider
+        never = merged.policy.model_copy(update={"approval_mode": "never"})  # nobody is asked for a spare
+        like = Handle(merged.model_copy(update={"policy": never}), key, used.loop)
+        like.provider = used.provider
+        self._plan_next(like, BREATH)
+
+    def _plan_next(self, like: Handle, seconds: float) -> None:
+        """Open a spare like *like* in a moment, unless the next run comes before."""
+        if self._closed or self._seconds <= 0:
+            return
+        wanted = like.requirement.model_copy(update={"requirement_id": f"spare-{os.urandom(8).hex()}"})
+        fresh = Handle(wanted, like.key, like.loop)
+        fresh.provider = like.provider
         self._not_now()
-        self._next = fresh, used.loop.call_later(BREATH, lambda: self._start(self._fill(fresh)))
+        self._next = fresh, like.loop.call_later(seconds, lambda: self._start(self._fill(fresh)))
 
     async def _fill(self, spare: Handle) -> None:
         self._next = None

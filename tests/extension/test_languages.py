@@ -153,6 +153,7 @@ def test_an_exit_code_is_kept(execution: CodeExecution, language: str) -> None:
     result = run(execution, language, LANGUAGES[language].raising)
     assert (result.status, result.returncode) == (ExecutionStatus.ERROR, LANGUAGES[language].raising_code)
     assert "exit code 3" in result.message
+    assert "workspace://" not in result.message
 
 
 def test_the_time_limit_ends_it(execution: CodeExecution, language: str) -> None:

@@ -11,7 +11,7 @@ from typing import Any
 from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionStep
 from agently_kernel.contract.outputs import OutputSink
 from agently_kernel.contract.result import ExecutionStatus, StepResult
-from agently_kernel.contract.workspace import MaterializationManifest, resolve_workspace_uri
+from agently_kernel.contract.workspace import MaterializationManifest, parse_workspace_uris, resolve_workspace_uri
 from agently_kernel.guest import wire
 from agently_kernel.sandbox.activity import Activity
 from agently_kernel.sandbox.artefacts import Artefact
@@ -72,7 +72,8 @@ class PlanRun(Activity):
             stdin = bundle.stdin or b"" if step.role == "run" else b""
             async with self._granted(step):
                 ended = await self._step(f"{manifest.execution_id[:32]}.{number}", step, stdin)
-            name = f"Step {number} of {len(plan)} ({step.role}: {step.argv[0]})"
+            program = "the program" if parse_workspace_uris(step.argv[0]) else step.argv[0]
+            name = f"Step {number} of {len(plan)} ({step.role}: {program})"
             if self.death is not None or self.stopper is not None:
                 break
             if isinstance(ended, str):
