@@ -93,6 +93,10 @@ class ExecutionOutcome:
         """Return the tables that this object shows itself as."""
         return result_report(self.result)
 
+    def widget(self) -> Any:
+        """Return the report as an ipywidgets ``Tab``, for front ends that show widgets."""
+        return self.report().widget()
+
     def __repr__(self) -> str:
         return f"<{self.status}, {counted(len(self.result.outputs), 'output')}, {self.seconds:.3f} s>"
 

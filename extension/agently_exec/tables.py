@@ -11,6 +11,7 @@ import time
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.isolation import IsolationAxis, SandboxFacts
@@ -107,6 +108,17 @@ class Report:
     def bundle(self) -> dict[str, str]:
         """Return the MIME bundle of both forms."""
         return {"text/plain": self.plain(), "text/html": self.html()}
+
+    def widget(self) -> Any:
+        """Return the tables as an ipywidgets ``Tab``, one page a table, for front ends that show widgets.
+
+        What is shown without being asked stays HTML and text: a widget in a saved notebook is an error message.
+        """
+        import ipywidgets
+
+        tables = self.tables or (Table(self.text),)
+        pages = [ipywidgets.HTML(table.html()) for table in tables]
+        return ipywidgets.Tab(pages, titles=[clean(table.title).partition(":")[0] for table in tables])
 
     def __repr__(self) -> str:
         return self.plain()

@@ -79,3 +79,11 @@ def test_no_events_is_a_sentence() -> None:
 def test_a_report_of_text_keeps_its_lines() -> None:
     assert Report(text="a <b>\n c").plain() == "a <b>\n c"
     assert Report(text="a <b>\n c").html() == "<pre>a &lt;b&gt;\n c</pre>"
+
+
+def test_a_report_as_a_widget_has_a_page_for_each_table() -> None:
+    report = Report((Table("First: one", ("a",), (("<b>1</b>",),)), Table("Second", note="empty")))
+    tab = report.widget()
+    assert tab.titles == ("First", "Second")
+    assert "&lt;b&gt;1&lt;/b&gt;" in tab.children[0].value
+    assert set(report.bundle()) == {"text/plain", "text/html"}
