@@ -6,7 +6,7 @@ import pytest
 from lab_desk import Desk
 from playwright.sync_api import expect
 
-ASK = "%agently allow text/x-demo"
+ASK = "%agently allow mime:text/x-demo"
 LOOK_ALIKE = (
     "<div class='agently-Card' role='alertdialog' aria-live='assertive' aria-label='Give the sandbox network access'>"
     "<h3>Give the sandbox network access</h3><button class='agently-deny' autofocus>Deny</button>"
