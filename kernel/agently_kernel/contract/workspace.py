@@ -168,7 +168,7 @@ class RefusedOutput(Frozen):
     path: str
     reason: Literal[
         "missing", "symlink", "hard_link", "not_regular", "too_large", "total_exceeded", "too_many", "changed",
-        "bad_name", "unreadable",
+        "bad_name", "unreadable", "not_stored",
     ]
     message: str
     declared: bool = Field(default=False, description="the cell named it, so that the execution fails without it")

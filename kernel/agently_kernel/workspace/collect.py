@@ -37,7 +37,7 @@ SCRATCH_LIMITS = CollectionLimits(max_file_bytes=64 * 1024**2, max_total_bytes=6
 
 _REASONS = frozenset(RefusalReason.__args__)  # type: ignore[attr-defined]
 # Refusals that a later look may not repeat although no folder changed.
-_MAY_PASS = frozenset({"changed", "too_large", "total_exceeded", "too_many", "hard_link", "unreadable"})
+_MAY_PASS = frozenset({"changed", "too_large", "total_exceeded", "too_many", "hard_link", "unreadable", "not_stored"})
 _CACHE_FOLDERS = frozenset({"__pycache__", "node_modules"})
 
 
@@ -288,7 +288,7 @@ class Collector:
     def _copy(
         self, run: _Run, area: _Area, directory: int, relative: str, path: str, *, declared: bool
     ) -> CollectedOutput:
-        """Copy one file into the store, hash it, remember its signature. Raises Refusal and WorkspaceError."""
+        """Copy one file into the store, hash it, remember its signature. Raises Refusal."""
         most = run.admit(0)
         descriptor, before = self._opener.regular(directory, relative, self._limits_for(area).max_file_bytes)
         try:
@@ -300,6 +300,8 @@ class Collector:
                 if Signature.of(after) != Signature.of(before) or after.st_nlink != 1:
                     raise Refusal("changed", "it was written to while it was being read")
                 stored = incoming.commit(path)
+        except WorkspaceError as error:  # the other files, and what the code showed, are not lost by that
+            raise Refusal("not_stored", str(error)) from error
         finally:
             os.close(descriptor)
         run.count(before.st_size)
@@ -373,6 +375,14 @@ class Collector:
         self._note_crowded(run, area, prefix, crowded, left_out)
 
     async def _fetch(
+        self, run: _Run, source: OutputSource, name: AreaName, relative: str, path: str, *, declared: bool
+    ) -> CollectedOutput:
+        try:
+            return await self._received(run, source, name, relative, path, declared=declared)
+        except WorkspaceError as error:
+            raise Refusal("not_stored", str(error)) from error
+
+    async def _received(
         self, run: _Run, source: OutputSource, name: AreaName, relative: str, path: str, *, declared: bool
     ) -> CollectedOutput:
         most = run.admit(0)

@@ -19,7 +19,7 @@ from typing import Literal
 
 RefusalReason = Literal[
     "missing", "symlink", "hard_link", "not_regular", "too_large", "total_exceeded", "too_many", "changed", "bad_name",
-    "unreadable",
+    "unreadable", "not_stored",
 ]
 
 _CLOEXEC = getattr(os, "O_CLOEXEC", 0)

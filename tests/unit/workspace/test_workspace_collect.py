@@ -11,7 +11,7 @@ import time
 import pytest
 from workspace_support import WireSource, make_workspace, materialized
 
-from agently_kernel.contract.errors import GrantError, SandboxError, WorkspaceError
+from agently_kernel.contract.errors import GrantError, SandboxError
 from agently_kernel.contract.workspace import CollectionLimits, CollectionReport
 from agently_kernel.workspace import collect as collect_module
 from agently_kernel.workspace.readback import BeneathOpener
@@ -356,16 +356,21 @@ async def test_descriptors_are_given_back(workspace, source):
     assert len(os.listdir("/proc/self/fd")) == before
 
 
-async def test_a_store_that_is_full_is_a_sentence(workspace, source, monkeypatch):
+async def test_a_full_store_costs_the_files_that_it_cannot_take_and_nothing_else(workspace, source, monkeypatch):
     (source.output / "a").write_text("1")
 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    manifest = materialized(workspace)
+    rounds = ((("output/a",), True), ((), True), ((), False))  # what no cell named is told once
+    manifests = [materialized(workspace, declared) for declared, _ in rounds]
     monkeypatch.setattr("agently_kernel.workspace.store.os.write", full)
-    with pytest.raises(WorkspaceError, match="could not take a file: No space left on device; make room on"):
-        await workspace.collect(manifest, source)
+    for (declared, told), manifest in zip(rounds, manifests, strict=True):
+        report = await workspace.collect(manifest, source)
+        assert report.outputs == () and [item.declared for item in report.refused] == [bool(declared)] * told
+        for item in report.refused:
+            assert (item.path, item.reason) == ("output/a", "not_stored")
+            assert "could not take a file: No space left on device; make room on" in item.message
     monkeypatch.undo()
     assert brought(await workspace.collect(materialized(workspace), source)) == {"output/a": False}
 
