@@ -15,6 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agently_kernel.contract.isolation import ResourceLimits
+from agently_kernel.providers.docker_engine import _facts
 from agently_kernel.providers.docker_images import split_name
 from agently_kernel.providers.docker_options import (
     ContainerSpec,
@@ -25,6 +26,7 @@ from agently_kernel.providers.docker_options import (
 )
 from agently_kernel.providers.docker_orphans import PREFIX, is_orphan, owner_labels
 from agently_kernel.providers.docker_stream import MAX_CHUNK, Demultiplexer
+from agently_kernel.sandbox.launch import SUPERUSER_CAPABILITIES, SUPERUSER_DIR
 
 LIMITS = ResourceLimits(
     memory_bytes=512 << 20, processes=64, cpus=1.5, scratch_bytes=32 << 20, output_bytes=16 << 20, inodes=5000
@@ -44,7 +46,41 @@ def test_the_container_is_locked_down() -> None:
                     "BindOptions": {"Propagation": "rprivate"}}],
         "auto_remove": True, "init": False, "oom_score_adj": 500, "pids_limit": 64, "mem_limit": 512 << 20,
         "memswap_limit": 512 << 20, "nano_cpus": 1_500_000_000,
+        "ulimits": [{"Name": "nofile", "Soft": 1024, "Hard": 1024}],
     }
+
+
+def test_nothing_is_asked_for_that_the_engine_cannot_hold() -> None:
+    weak = host_options(SPEC.model_copy(update={"engine_limits": ()}))
+    assert set(host_options(SPEC)) - set(weak) == {"pids_limit", "mem_limit", "memswap_limit", "nano_cpus"}
+
+
+def test_podman_is_spoken_to_in_its_own_words() -> None:
+    spec = SPEC.model_copy(update={"podman": True, "count_inodes": False})
+    areas = tmpfs_options(spec)
+    assert areas["/workspace/build"] == "rw,nosuid,nodev,exec,size=33554432,mode=0755,U"
+    assert areas["/dev/shm"] == "rw,nosuid,nodev,exec,size=33554432,mode=1777"
+    assert "shm_size" not in host_options(spec)
+
+
+def test_the_first_program_begins_as_superuser_only_where_that_is_said() -> None:
+    spec = SPEC.model_copy(update={"begin_as_superuser": True})
+    assert host_options(spec)["cap_add"] == list(SUPERUSER_CAPABILITIES) and "cap_add" not in host_options(SPEC)
+    assert "mode=0700" in tmpfs_options(spec)[SUPERUSER_DIR] and SUPERUSER_DIR not in tmpfs_options(SPEC)
+    assert container_options(spec, ["python3"], {}, "/")["user"] == "0:0"
+
+
+@pytest.mark.parametrize(
+    ("info", "limits"),
+    [
+        ({}, ("memory", "processes", "cpu")),
+        ({"MemoryLimit": True, "PidsLimit": False, "CpuCfsQuota": True, "CgroupDriver": "systemd"}, ("memory", "cpu")),
+        ({"MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True, "CgroupDriver": "none"}, ()),
+    ],
+)
+def test_what_an_engine_can_hold_is_asked_of_it(info: dict[str, object], limits: tuple[str, ...]) -> None:
+    """SYNTHETIC: answers of an engine; a rootless one without control groups gives the last."""
+    assert _facts("http+docker://localhost", dict(info), {}).limits == limits
 
 
 def test_everything_writable_is_a_tmpfs_of_a_size_and_a_volume_of_the_image_is_hidden() -> None:

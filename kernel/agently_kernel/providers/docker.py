@@ -223,6 +223,8 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
                 details={"remedy": "grant the inputs as snapshot"},
             )
         granted = request.policy.network_mode == "enabled" and plan.config.network == "bridge"
+        # The threads of a kernel that is not the host's are many more than the tasks of the guest.
+        held = tuple(name for name in plan.facts.limits if kind.host_evidence or name != "processes")
         return ContainerSpec(
             name=f"agently-kernel-{secrets.token_hex(8)}",
             image=plan.image.image_id or plan.image.name,
@@ -236,7 +238,9 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             volumes=plan.image.volumes,
             count_inodes=kind.host_evidence and plan.facts.product != "Podman",
             podman=plan.facts.product == "Podman",
-            limit_processes=kind.host_evidence,
+            engine_limits=held,
+            # Without control groups: a rootless engine's users are none of the host's, so the count is their own.
+            processes_by_rlimit="processes" not in held and kind.host_evidence and plan.facts.rootless,
             begin_as_superuser=kind.begins_as_superuser(plan.facts, plan.config.runtime),
             labels=owner_labels(request.grant.task_workspace_id if request.grant is not None else "probe"),
         )
@@ -248,7 +252,7 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
         )
         own = sandbox_environment(inside, cpus=request.policy.limits.cpus, extra=plan.config.env)
         return BootConfig(
-            limits=boot_rlimits(request.policy.limits, processes_by_rlimit=False),
+            limits=boot_rlimits(request.policy.limits, processes_by_rlimit=spec.processes_by_rlimit),
             seccomp=SeccompBoot(enabled=True, allow_inet=True, allow_unix=True),
             interpreter=InterpreterBoot(env={**plan.image.environment, **own}, links=request.mounts.links()),
             superuser=SuperuserBoot(uid=spec.uid, gid=spec.gid, processes=request.policy.limits.processes)

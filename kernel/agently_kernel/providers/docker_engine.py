@@ -11,7 +11,7 @@ import os
 import platform
 import sys
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
@@ -24,6 +24,11 @@ START_DOCKER = (
     "start it (`systemctl start docker`, `systemctl --user start docker` for rootless Docker, `systemctl --user start "
     "podman.socket` for Podman, or Docker Desktop), or name another one with the provider's `host`"
 )
+
+
+EngineLimit = Literal["memory", "processes", "cpu"]
+_LIMIT_KEYS: Mapping[EngineLimit, str] = {"memory": "MemoryLimit", "processes": "PidsLimit", "cpu": "CpuCfsQuota"}
+ENGINE_LIMITS: tuple[EngineLimit, ...] = tuple(_LIMIT_KEYS)
 
 
 class EngineCallError(SandboxError):
@@ -51,6 +56,8 @@ class EngineFacts(Frozen):
     """The program (or the containerd runtime type) behind each runtime, as far as the engine tells."""
     default_runtime: str
     cgroup_version: str
+    limits: tuple[EngineLimit, ...] = ENGINE_LIMITS
+    """What its control groups can hold; nothing where it has none, as rootless engines on hosts with version 1."""
 
 
 class DockerEngine:
@@ -209,4 +216,8 @@ def _facts(base_url: str, info: dict[str, Any], version: dict[str, Any]) -> Engi
         },
         default_runtime=str(info.get("DefaultRuntime") or ""),
         cgroup_version=str(info.get("CgroupVersion") or "1"),
+        limits=tuple(
+            name for name, key in _LIMIT_KEYS.items()
+            if info.get(key) is not False and info.get("CgroupDriver") != "none"
+        ),
     )

@@ -13,6 +13,7 @@ from pydantic import Field
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.workspace import SANDBOX_PATHS
+from agently_kernel.providers.docker_engine import ENGINE_LIMITS, EngineLimit
 from agently_kernel.sandbox.launch import GUEST_DIR, SUPERUSER_CAPABILITIES, SUPERUSER_DIR, guest_files
 from agently_kernel.sandbox.limits import shared_memory_bytes
 from agently_kernel.sandbox.system_files import HOSTNAME
@@ -32,7 +33,8 @@ class ContainerSpec(Frozen):
 
     ``binds`` are (host path, path inside), always read-only. ``sources`` says whether the workspace's folders are
     bound or their files sent over the guest protocol (other machine, virtual machine). ``begin_as_superuser``: only
-    where the kernel in the container is not the host's: the first program becomes ``uid`` itself.
+    where the kernel in the container is not the host's: the first program becomes ``uid`` itself. ``engine_limits``:
+    what the engine's control groups are asked to hold; ``processes_by_rlimit``: what is done instead.
     """
 
     name: str
@@ -47,7 +49,8 @@ class ContainerSpec(Frozen):
     volumes: tuple[str, ...] = ()
     labels: Mapping[str, str] = Field(default_factory=dict)
     count_inodes: bool = True
-    limit_processes: bool = True
+    engine_limits: tuple[EngineLimit, ...] = ENGINE_LIMITS
+    processes_by_rlimit: bool = False
     begin_as_superuser: bool = False
     podman: bool = False
 
@@ -102,11 +105,12 @@ def host_options(spec: ContainerSpec) -> dict[str, Any]:
     }
     if spec.begin_as_superuser:
         options["cap_add"] = list(SUPERUSER_CAPABILITIES)
-    if limits.processes is not None and spec.limit_processes:
+    held = spec.engine_limits
+    if limits.processes is not None and "processes" in held:
         options["pids_limit"] = limits.processes
-    if limits.memory_bytes is not None:
+    if limits.memory_bytes is not None and "memory" in held:
         options["mem_limit"] = options["memswap_limit"] = limits.memory_bytes
-    if limits.cpus is not None:
+    if limits.cpus is not None and "cpu" in held:
         options["nano_cpus"] = int(limits.cpus * 1_000_000_000)
     if spec.runtime is not None:
         options["runtime"] = spec.runtime

@@ -249,14 +249,16 @@ class DockerSandbox:
 
         def engine(name: Literal["memory", "processes", "cpu"], wanted: float | None, key: str) -> LimitFact:
             value = seen.get(key)
+            if wanted is None or name not in spec.engine_limits:
+                return LimitFact(name=name, limit=wanted, mechanism="none")
             return LimitFact(
-                name=name, limit=wanted, mechanism="none" if wanted is None else "engine",
-                observed=None if wanted is None or value is None else value <= wanted * 1.001,
+                name=name, limit=wanted, mechanism="engine",
+                observed=None if value is None else value <= wanted * 1.001,
             )
 
         processes = engine("processes", limits.processes, "pids")
-        if not spec.limit_processes or not self.host_evidence:
-            processes = LimitFact(name="processes", limit=limits.processes, mechanism="none")
+        if spec.processes_by_rlimit and limits.processes is not None:
+            processes = LimitFact(name="processes", limit=limits.processes, mechanism="rlimit")
         return (
             engine("memory", limits.memory_bytes, "memory"),
             processes,
