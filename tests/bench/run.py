@@ -43,9 +43,12 @@ class Figure:
 class Kernel:
     """A running kernel and a client that measures it."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, program: Path | None = None) -> None:
+        """Start the kernel that is called *name*, or with its name *program*."""
         self.folder = tempfile.mkdtemp(prefix="bench-")
         self.manager = KernelManager(kernel_name=name)
+        if program is not None:
+            self.manager.kernel_spec.argv = [sys.executable, str(program), "-f", "{connection_file}"]
         started = time.perf_counter()
         log = Path(self.folder, "kernel.log")
         with log.open("w") as stream:
@@ -185,6 +188,40 @@ def completion(count: int) -> Figure:
     return compared("completion", "ms", 1.2, pairs)
 
 
+def table(count: int) -> Figure:
+    """A table of twenty megabytes, as HTML of a data frame."""
+    make = (
+        "from IPython.display import HTML\n"
+        "row = '<tr><th>{0}</th><td>{0}.5</td><td>name &amp; {0}</td></tr>\\n'\n"
+        "rows = ''.join(row.format(n) for n in range(300_000))\n"
+        "big = HTML('<table border=\"1\" class=\"dataframe\"><tbody>' + rows + '</tbody></table>')"
+    )
+    with both() as (ours, stock):
+        for kernel in (ours, stock):
+            kernel.execute(make)
+        pairs = [(ours.execute("big")[0], stock.execute("big")[0]) for _ in range(count)]
+    return compared("20 MB HTML at the client", "s", 2.0, pairs)
+
+
+def filter_cost(count: int) -> Figure:
+    """A cell that prints and returns plain text, with the output filter and without it (a kernel only for this)."""
+    cell = "print('plain text'); 'a result'"
+    kernels = (Kernel(OURS), Kernel(OURS, Path(__file__).with_name("unfiltered_kernel.py")))
+    try:
+        for kernel in kernels:
+            for _ in range(20):
+                kernel.execute(cell)
+        pairs = []
+        for number in range(count):  # who comes first alternates: the second finds warmer caches
+            order = (0, 1) if number % 2 else (1, 0)
+            seconds = {side: kernels[side].execute(cell)[0] * 1e3 for side in order}
+            pairs.append((seconds[0], seconds[1]))
+    finally:
+        for kernel in kernels:
+            kernel.close()
+    return compared("plain text, filter on / off", "ms", 1.03, pairs)
+
+
 def idle_memory(_: int) -> list[Figure]:
     """Memory of an idle session (the kernel and all below it) beyond the ordinary kernel's.
 
@@ -234,6 +271,8 @@ MEASURES: dict[str, tuple[Callable[[int], Figure | list[Figure]], int, int]] = {
     "lines": (lines, 5, 1),
     "bulk": (bulk, 5, 1),
     "completion": (completion, 50, 5),
+    "table": (table, 5, 1),
+    "filter": (filter_cost, 400, 10),
     "idle": (idle_memory, 1, 1),
     "one_shot": (one_shot, 15, 2),
     "one_shot_at_once": (one_shot_at_once, 15, 2),

@@ -23,6 +23,8 @@ def test_every_figure_is_measured(tmp_path: Path) -> None:
         "50 MB from one cell",
         "kernel's growth over it",
         "completion",
+        "20 MB HTML at the client",
+        "plain text, filter on / off",
         "idle session beyond stock",
         "the same, shared pages once",
         "one-shot fresh sandbox",

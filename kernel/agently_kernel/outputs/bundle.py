@@ -79,9 +79,10 @@ class BundleFilter:
         if self.policy is OutputPolicy.TRUSTED:
             return source, False
         framed = framing and self.policy is OutputPolicy.FRAMED
-        if framed and markup.is_active(source):
+        aside = markup.set_rows_aside(source)
+        if framed and markup.is_active(aside[2]):
             return frames.frame(source, network_allowed=self.network_allowed), False
-        cleaned = self._cleaner.clean(source, network_allowed=self.network_allowed)
+        cleaned = self._cleaner.clean(source, network_allowed=self.network_allowed, aside=aside)
         if cleaned is None:
             if framed:
                 return frames.frame(source, network_allowed=self.network_allowed), False

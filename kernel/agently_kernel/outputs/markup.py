@@ -215,11 +215,12 @@ def _take_styles(markup: str) -> tuple[str, list[str]]:
     return "".join([*rest, markup[at:]]) if sheets else markup, sheets
 
 
-def _set_rows_aside(markup: str) -> tuple[str, str, str]:
+def set_rows_aside(markup: str) -> tuple[str, str, str]:
     """Return a placeholder row, the rows of a large plain table, and the markup with the one in place of the others.
 
     Rows made of nothing but text and bare tr, th and td tags are safe as they are, and inside a tbody they can close
-    nothing around them; so they need not be parsed. The first two are empty for other markup.
+    nothing around them; so they need not be parsed, nor searched for what is active. The first two are empty for other
+    markup.
     """
     start, end = markup.find("<tbody>") + 7, markup.rfind("</tbody>")
     if end - start < SMALL or start < 7 or _NOT_A_ROW.search(markup, start, end):
@@ -235,17 +236,20 @@ class HtmlCleaner:
         self._attributes = _Attributes()
         self._cleaner: nh3.Cleaner | None = None
 
-    def clean(self, markup: str, *, network_allowed: bool = False) -> Cleaned | None:
+    def clean(
+        self, markup: str, *, network_allowed: bool = False, aside: tuple[str, str, str] | None = None
+    ) -> Cleaned | None:
         """Return HTML in which nothing runs, loads from elsewhere (unless *network_allowed*) or leaves its place.
 
         Style sheets are cleaned and scoped to the output; ids get a prefix, so that they cannot stand for elements of
         the page. Markup with styles or classes gets a wrapper that contains whatever is positioned in it. Returns None
-        for markup of a shape that would take too long (see :mod:`agently_kernel.outputs.shape`).
+        for markup of a shape that would take too long (see :mod:`agently_kernel.outputs.shape`). *aside* is what
+        :func:`set_rows_aside` returned for it, when that is known.
         """
         result = Cleaned("")
+        place, rows, markup = aside or set_rows_aside(markup)
         markup, sheets = _take_styles(markup)
         self._attributes.begin(network_allowed, result)
-        place, rows, markup = _set_rows_aside(markup)
         if not can_be_parsed(markup):
             return None
         body = self._tables().clean(markup)
