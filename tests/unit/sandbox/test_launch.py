@@ -18,8 +18,9 @@ def test_the_argument_list() -> None:
 
 def test_installed_programs_are_the_same_read_only_and_complete(tmp_path: Path) -> None:
     folder = install_guest(tmp_path / "a" / "guest")
-    assert {path.name: path.read_bytes() for path in folder.glob("*.py")} == guest_files()
-    assert {oct(path.stat().st_mode & 0o777) for path in folder.glob("*.py")} == {"0o444"}
+    programs = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*.py")}
+    assert {name: path.read_bytes() for name, path in programs.items()} == guest_files()
+    assert {oct(path.stat().st_mode & 0o777) for path in programs.values()} == {"0o444"}
     assert oct(folder.stat().st_mode & 0o777) == "0o755"
     assert install_guest(folder) == folder  # again: replaces
 
