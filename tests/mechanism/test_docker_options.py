@@ -76,10 +76,13 @@ def test_the_first_program_begins_as_superuser_only_where_that_is_said() -> None
         ({}, ("memory", "processes", "cpu")),
         ({"MemoryLimit": True, "PidsLimit": False, "CpuCfsQuota": True, "CgroupDriver": "systemd"}, ("memory", "cpu")),
         ({"MemoryLimit": True, "PidsLimit": True, "CpuCfsQuota": True, "CgroupDriver": "none"}, ()),
+        ({"MemoryLimit": True, "PidsLimit": True, "Rootless": True, "CgroupVersion": "1"}, ()),
+        ({"SecurityOptions": ["name=rootless"], "CgroupVersion": "1"}, ()),
+        ({"CpuCfsQuota": False, "SecurityOptions": ["name=rootless"], "CgroupVersion": "2"}, ("memory", "processes")),
     ],
 )
 def test_what_an_engine_can_hold_is_asked_of_it(info: dict[str, object], limits: tuple[str, ...]) -> None:
-    """SYNTHETIC: answers of an engine; a rootless one without control groups gives the last."""
+    """SYNTHETIC: answers of engines; rootless ones have no rights on control groups of version 1."""
     assert _facts("http+docker://localhost", dict(info), {}).limits == limits
 
 

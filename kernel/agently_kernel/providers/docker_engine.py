@@ -198,6 +198,10 @@ def _explain_connection(error: Exception, where: str) -> SandboxLaunchError:
 def _facts(base_url: str, info: dict[str, Any], version: dict[str, Any]) -> EngineFacts:
     components = {str(part.get("Name")): part for part in version.get("Components") or ()}
     podman = "Podman Engine" in components
+    # Podman has a key of its own; and it says that it can limit where nobody but root may make such groups.
+    options = [str(option) for option in info.get("SecurityOptions") or ()]
+    rootless = info.get("Rootless") is True or any("rootless" in option for option in options)
+    groups = str(info.get("CgroupVersion") or "1")
     system = str(info.get("OperatingSystem") or "")
     socket = "unix:" in base_url or base_url.startswith(("http+docker:", "http+unix:"))
     return EngineFacts(
@@ -208,16 +212,16 @@ def _facts(base_url: str, info: dict[str, Any], version: dict[str, Any]) -> Engi
         # Behind a socket file of a Linux host there may still be a virtual machine.
         local=socket and sys.platform == "linux" and "Docker Desktop" not in system
         and str(info.get("KernelVersion") or platform.release()) == platform.release(),
-        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
+        rootless=rootless,
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
         runtime_programs={
             str(name): str((details or {}).get("path") or (details or {}).get("runtimeType") or "")[:200]
             for name, details in (info.get("Runtimes") or {}).items()
         },
         default_runtime=str(info.get("DefaultRuntime") or ""),
-        cgroup_version=str(info.get("CgroupVersion") or "1"),
+        cgroup_version=groups,
         limits=tuple(
             name for name, key in _LIMIT_KEYS.items()
-            if info.get(key) is not False and info.get("CgroupDriver") != "none"
+            if info.get(key) is not False and info.get("CgroupDriver") != "none" and not (rootless and groups == "1")
         ),
     )

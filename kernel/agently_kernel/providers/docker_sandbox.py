@@ -258,7 +258,10 @@ class DockerSandbox:
 
         processes = engine("processes", limits.processes, "pids")
         if spec.processes_by_rlimit and limits.processes is not None:
-            processes = LimitFact(name="processes", limit=limits.processes, mechanism="rlimit")
+            processes = LimitFact(
+                name="processes", limit=limits.processes, mechanism="rlimit",
+                detail="counted over all containers of this user of the engine together",
+            )
         return (
             engine("memory", limits.memory_bytes, "memory"),
             processes,
