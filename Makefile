@@ -35,6 +35,7 @@ test: lint
 bench: $(VENV)/.test
 	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/run.py
 	[ "$$(id -u)" != 0 ] || PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/containers.py
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python tests/bench/programs.py
 
 clean:
 	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis test-results dist

@@ -40,6 +40,9 @@ class Figure:
     met: bool
 
 
+Measures = dict[str, tuple[Callable[[int], "Figure | list[Figure]"], int, int]]
+
+
 class Kernel:
     """A running kernel and a client that measures it."""
 
@@ -93,6 +96,11 @@ class Kernel:
                 if reply["content"]["status"] != "ok":
                     raise RuntimeError(f"{code[:60]!r} failed: {reply['content']}")
                 return time.perf_counter() - started, count
+
+    def value(self, expression: str) -> str:
+        """Return the representation of an expression in the kernel."""
+        reply = self.client.execute("", user_expressions={"value": expression}, reply=True, timeout=60)
+        return str(reply["content"]["user_expressions"]["value"]["data"]["text/plain"])
 
     def complete(self, code: str) -> float:
         """Return the seconds a completion of *code* takes."""
@@ -265,7 +273,7 @@ def one_shot_at_once(count: int) -> Figure:
     return one_shot(count, 0.0, "one-shots back to back")
 
 
-MEASURES: dict[str, tuple[Callable[[int], Figure | list[Figure]], int, int]] = {
+MEASURES: Measures = {
     "round_trip": (round_trip, 200, 10),
     "start": (start, 7, 1),
     "lines": (lines, 5, 1),
@@ -279,16 +287,16 @@ MEASURES: dict[str, tuple[Callable[[int], Figure | list[Figure]], int, int]] = {
 }
 
 
-def main() -> None:
-    """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def report(measures: Measures, description: str) -> None:
+    """Measure, print the table, write the JSON. *measures*: by name the function, its samples, and those of --quick."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few samples: shows that everything can be measured")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--only", action="append", choices=sorted(MEASURES), help="measure only this; may repeat")
+    parser.add_argument("--only", action="append", choices=sorted(measures), help="measure only this; may repeat")
     options = parser.parse_args()
     figures: list[Figure] = []
     print(f"{'figure':28} {'ours':>10} {'reference':>10}      {'value':>7} {'bar':>6}")
-    for name, (measure, samples, few) in MEASURES.items():
+    for name, (measure, samples, few) in measures.items():
         if options.only and name not in options.only:
             continue
         found = measure(few if options.quick else samples)
@@ -304,4 +312,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    report(MEASURES, __doc__ or "")

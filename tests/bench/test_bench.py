@@ -48,3 +48,14 @@ def test_every_figure_of_containers_is_measured(tmp_path: Path) -> None:
     }
     # These two are no timings.
     assert (figures["containers a session"]["ours"], figures["docker programs started"]["ours"]) == (1, 0)
+
+
+@pytest.mark.timeout(300)
+def test_every_figure_of_programs_is_measured(tmp_path: Path) -> None:
+    target = tmp_path / "figures.json"
+    bench = Path(__file__).with_name("programs.py")
+    subprocess.run([sys.executable, bench, "--quick", "--json", target], check=True, timeout=280)
+    assert {figure["name"] for figure in json.loads(target.read_text())} == {
+        "one-shot Python", "magic in a stock kernel", "go rebuild, unchanged", "c++ rebuild, unchanged",
+        "128 outputs of 1 MiB",
+    }
