@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ssl
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
@@ -108,6 +107,8 @@ CLIENTS: dict[str, tuple[str, str]] = {
 
 @pytest.mark.parametrize("client", sorted(CLIENTS))
 async def test_usual_clients_find_the_relay_by_themselves(client: str, certificate: tuple[Path, Path]) -> None:
+    import ssl  # not to be had everywhere that the other tests run
+
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(certificate[1], certificate[0])
     found = Origin()
