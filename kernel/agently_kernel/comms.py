@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol, cast
 
@@ -27,6 +28,7 @@ class CommRelay:
     def __init__(self, outputs: OutputFilter, target: CommTarget) -> None:
         self._outputs = outputs
         self._target = target
+        self._order = asyncio.Lock()  # a message must not overtake the one that opens its comm
 
     async def from_front_end(self, message: Mapping[str, Any]) -> None:
         """Take a comm_open, comm_msg or comm_close message; what is not allowed is dropped."""
@@ -39,7 +41,9 @@ class CommRelay:
                 buffers=tuple(bytes(buffer) for buffer in message.get("buffers") or ()),
             )
         )
-        if allowed is not None:
+        if allowed is None:
+            return
+        async with self._order:
             await self._target.send_comm(
                 allowed.kind, allowed.comm_id, allowed.data, allowed.metadata, allowed.buffers, allowed.target_name
             )

@@ -97,7 +97,8 @@ class Dispatch(Kernel):  # type: ignore[misc]
                 kind = self.session.deserialize(frames, content=False, copy=False)["header"]["msg_type"]
             except Exception:
                 kind = ""  # the base reports what is wrong with it
-            if kind in _COMMS:  # ipykernel 7.4 does so too; before, a cell that awaits would never hear of it
+            if kind in _COMMS and self.running is not None:
+                # ipykernel 7.4 does so too; before, a cell that awaits would never hear of it
                 await self._comm_now(ident, frames)
                 return
             if kind == "execute_request" and self.running is None:
