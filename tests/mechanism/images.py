@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 PYTHON_IMAGE = "agently-test/ipython:1"
@@ -137,6 +138,7 @@ def dockerd(*, disk_mib: int = DISK_MIB, hidden: Path | None = None, tcp: bool =
     finally:
         client.close()
         stop(process)
+        end_keepers(folder)
         unmount(folder)
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -171,6 +173,14 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait(5)
+
+
+def end_keepers(folder: Path) -> None:
+    """End the keepers of containers (shims), which outlive an engine that was killed; their arguments name *folder*."""
+    for process in psutil.process_iter(["cmdline"]):
+        if any(str(folder) in word for word in process.info["cmdline"] or ()):
+            with contextlib.suppress(psutil.Error):
+                process.kill()
 
 
 def unmount(folder: Path) -> None:
