@@ -80,7 +80,7 @@ def test_the_kernels_tests_pass_with_the_oldest_versions(old_python: Path, tmp_p
     done = subprocess.run(
         [
             str(old_python), "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/kernel/test_behaviour.py",
-            "tests/fidelity/test_widgets_on_the_wire.py", "-k", "not tqdm",  # no requirement of ours, so without a bound
+            "tests/fidelity/test_widgets_on_the_wire.py", "-k", "not tqdm",  # it is no requirement, so has no bound
         ],
         cwd=REPO,
         env={**environment, "PATH": f"{old_python.parent}:{environment['PATH']}"},
