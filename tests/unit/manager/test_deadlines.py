@@ -59,13 +59,13 @@ async def test_uninterrupted_finishes_before_the_cancellation_is_raised():
 
 async def test_a_renewed_or_paused_deadline_waits_on(monkeypatch):
     monkeypatch.setattr(Deadline, "POLL", 0.01)
-    deadline = Deadline(0.05)
+    deadline = Deadline(0.5)
 
     async def work() -> str:
         deadline.pause()
-        await asyncio.sleep(0.15)
+        await asyncio.sleep(0.8)
         deadline.renew()
-        await asyncio.sleep(0.03)
+        await asyncio.sleep(0.1)
         return "done"
 
     assert await bounded(work(), deadline) == "done"
