@@ -14,6 +14,9 @@ from typing import Any
 import zmq
 from zmq.eventloop.zmqstream import ZMQStream
 
+_MORE = int(zmq.SNDMORE)
+_READABLE = int(zmq.POLLIN)
+
 log = logging.getLogger("agently_kernel.iopub")
 
 
@@ -46,9 +49,12 @@ class LoopSocket:
     def _send(self, parts: list[Any]) -> None:
         if self._socket.closed:
             return
-        self._socket.send_multipart(parts, copy=True)
+        send = self._socket.send  # not send_multipart, which computes with flags for every part
+        for part in parts[:-1]:
+            send(part, _MORE)
+        send(parts[-1], 0)
         # The descriptor that the loop watches tells of a new subscription once only; sending may have taken the news.
-        if int(self._socket.get(zmq.EVENTS)) & zmq.POLLIN:
+        if int(self._socket.get(zmq.EVENTS)) & _READABLE:
             self._loop.call_soon(self._take_subscriptions)
 
     def _take_subscriptions(self) -> None:

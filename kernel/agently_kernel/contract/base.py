@@ -66,16 +66,18 @@ def freeze_mapping(value: Mapping[str, JSONValue]) -> Mapping[str, JSONValue]:
 
     Raises ValueError when the mapping is not plain JSON (also for keys that are not text).
     """
-    canonical_json(thaw(value))
-
     def deep(item: JSONValue) -> JSONValue:
+        if isinstance(item, str | int | float | None):
+            return item
         if isinstance(item, Mapping):
+            _refuse_other_keys(item)
             return FrozenMapping({k: deep(v) for k, v in item.items()})
         if isinstance(item, list | tuple):
             return tuple(deep(v) for v in item)
         return item
 
     frozen: Mapping[str, JSONValue] = deep(value)
+    canonical_json(frozen)
     return frozen
 
 
@@ -84,11 +86,17 @@ def thaw(value: JSONValue) -> JSONValue:
 
     Raises ValueError for a mapping with a key that is not text: JSON would silently rename it.
     """
+    if isinstance(value, str | int | float | None):
+        return value
     if isinstance(value, Mapping):
-        for key in value:
-            if not isinstance(key, str):
-                raise ValueError(f"not a plain JSON value: the key {key!r} is not text")
+        _refuse_other_keys(value)
         return {k: thaw(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
         return [thaw(v) for v in value]
     return value
+
+
+def _refuse_other_keys(value: Mapping[str, JSONValue]) -> None:
+    for key in value:
+        if not isinstance(key, str):
+            raise ValueError(f"not a plain JSON value: the key {key!r} is not text")

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from agently_kernel.contract.base import Frozen, JSONValue, canonical_json, freeze_mapping, sha256_digest, thaw
+from agently_kernel.contract.base import Frozen, JSONValue, canonical_json, freeze_mapping, sha256_digest
 from agently_kernel.contract.network import EVERY_PUBLIC_HOST, normalise_hosts
 from agently_kernel.contract.paths import (
     MAX_EXPECTED_OUTPUTS,
@@ -352,7 +352,7 @@ def _bundle_id(digest: str) -> str:
 
 def _step_json(plan: CodeExecutionStep) -> JSONValue:
     plain = {
-        "argv": list(plan.argv), "role": plan.role, "cwd": plan.cwd, "env": thaw(plan.env), "network": plan.network,
+        "argv": list(plan.argv), "role": plan.role, "cwd": plan.cwd, "env": plan.env, "network": plan.network,
     }
     return {**plain, "hosts": list(plan.hosts)} if plan.hosts else plain
 
@@ -373,7 +373,7 @@ def _bundle_digest(fields: Mapping[str, Any]) -> str:
         "expected_outputs": list(fields["expected_outputs"]),
         "toolchains": [tool.model_dump() for tool in fields["toolchains"]],
         "form": fields["form"].value,
-        "options": thaw(fields["options"]),
-        "provenance": thaw(fields["provenance"]),
+        "options": fields["options"],
+        "provenance": fields["provenance"],
     }
     return sha256_digest(canonical_json(plain))
