@@ -186,7 +186,7 @@ def hard_problem(requirement: ExecutionResourceRequirement, probe: ExecutionReso
             "network",
             "hosts",
             "it cannot open the network for single hosts",
-            "use a provider that can (bubblewrap, runsc), or leave --network out",
+            "use a provider that can (bubblewrap, runsc, docker, gvisor), or leave --network out",
         )
     return None
 

@@ -11,7 +11,8 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-_LINUX_ONLY = ["test_bubblewrap*.py", "test_docker.py", "test_gvisor.py", "test_runsc.py", "test_landlock.py"]
+_LINUX_ONLY = ["test_bubblewrap*.py", "test_docker.py", "test_gvisor.py", "test_runsc.py", "test_landlock.py",
+               "test_container_network.py"]
 collect_ignore_glob = [] if sys.platform == "linux" else _LINUX_ONLY
 
 if sys.platform == "linux":

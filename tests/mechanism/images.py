@@ -25,6 +25,7 @@ import pytest
 PYTHON_IMAGE = "agently-test/ipython:1"
 EMPTY_IMAGE = "agently-test/empty:1"
 VOLUME_IMAGE = "agently-test/volume:1"
+ODD_IMAGE = "agently-test/odd:1"
 START_SECONDS = 60.0
 API_VERSION = "1.40"
 DISK_MIB = 2048
@@ -84,6 +85,30 @@ class Engine:
     def containers(self) -> frozenset[str]:
         """Return the names of all containers that there are."""
         return frozenset(name for item in self.client.containers(all=True) for name in item["Names"])
+
+    def make_odd_image(self) -> str:
+        """Return an image with pip, whose Python has no other name than ``python``, made when it is first asked for."""
+        import docker.errors
+
+        with contextlib.suppress(docker.errors.ImageNotFound):
+            self.client.inspect_image(ODD_IMAGE)
+            return ODD_IMAGE
+        import pip
+
+        data = io.BytesIO()
+        with tarfile.open(fileobj=data, mode="w") as archive:
+            archive.add(Path(pip.__file__).parent, "pip", filter=lambda i: None if "__pycache__" in i.name else i)
+        host = self.client.create_host_config(network_mode="none")
+        rename = ["mv", "/usr/bin/python3", "/usr/bin/python"]
+        made = self.client.create_container(PYTHON_IMAGE, rename, host_config=host)
+        try:
+            self.client.put_archive(made["Id"], "/usr/lib/python3/dist-packages", data.getvalue())
+            self.client.start(made["Id"])
+            assert self.client.wait(made["Id"], timeout=30)["StatusCode"] == 0
+            self.client.commit(made["Id"], repository=ODD_IMAGE.partition(":")[0], tag="1")
+        finally:
+            self.client.remove_container(made["Id"], force=True)
+        return ODD_IMAGE
 
     def config(self, **more: Any) -> dict[str, Any]:
         """Return a candidate's config for this engine."""

@@ -11,6 +11,7 @@ import resource
 import select
 import signal
 import socket
+import sys
 from typing import Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 PIPE_BYTES = 1024 * 1024
@@ -144,6 +145,7 @@ def spawn_step(
     *out* and *err* are (read, write) pipes; the write ends are closed here in any case. Raises StartError naming what
     failed: the folder, the program, or the limit.
     """
+    argv = _with_python(argv, env)
     if os.getpid() == 1 and hasattr(os, "posix_spawn"):
         return _spawn_lightly(argv, env, cwd, stdin, out, err)
     fds: List[int] = [out[1], err[1]]
@@ -207,6 +209,20 @@ def _spawn_lightly(
     if feed is not None:
         os.set_blocking(feed, False)
     return pid, feed
+
+
+def _with_python(argv: Sequence[str], env: Dict[str, str]) -> Sequence[str]:
+    """Return *argv*, with the interpreter that runs this in place of a ``python3`` that the sandbox does not have.
+
+    Plans name ``python3``; images may have Python under another name, or at a place that is not on the path.
+    """
+    if argv[0] != "python3" or not sys.executable:
+        return argv
+    try:
+        _program(argv[0], env)
+    except FileNotFoundError:
+        return [sys.executable, *argv[1:]]
+    return argv
 
 
 def _program(name: str, env: Dict[str, str]) -> str:

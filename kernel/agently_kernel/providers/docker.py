@@ -76,6 +76,8 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
     """Opens containers. Variants of the runtime override :meth:`create_resource` only."""
 
     provider_id = PROVIDER_ID
+    network_modes = ("disabled", "hosts")
+
     def __init__(self) -> None:
         super().__init__()
         self._swept: set[str] = set()

@@ -39,7 +39,7 @@ def grant_hosts(
     if resource.facts.network in ("none", "unknown") and "hosts" not in modes:
         raise ConfigurationError(
             f"The sandbox ({resource.facts.provider_id}) cannot open the network for single hosts; use a provider that "
-            "can: bubblewrap or runsc."
+            "can: bubblewrap, runsc, docker or gvisor."
         )
     if resource.facts.network != "inherited":
         resource.use_network(NetworkRelay(hosts, on_attempt=attempt_event(host, requirement)))

@@ -95,6 +95,19 @@ def test_a_step_that_cannot_start_says_why(guest: Guest, fields: dict[str, Any],
     assert (ended["state"], ended["reason"]) == ("failed", reason)
 
 
+def test_python3_is_the_interpreter_at_hand_where_there_is_no_program_of_that_name(guest: Guest, tmp_path: Path) -> None:
+    code = "import sys; print(sys.executable, sys.argv[1:])"
+    nowhere = {"PATH": str(tmp_path)}
+    ended, out, _ = run_step(guest, ["python3", "-c", code, "a"], env=nowhere)
+    assert (ended["state"], ended.get("exit_code")) == ("exited", 0)
+    assert out.endswith(" ['a']\n") and out.startswith("/")
+    own = tmp_path / "python3"
+    own.write_text("#!/bin/sh\necho of the sandbox\n")
+    own.chmod(0o755)
+    assert run_step(guest, ["python3", "-c", code], env=nowhere)[1] == "of the sandbox\n"
+    assert run_step(guest, ["node"], env=nowhere)[0]["state"] == "failed"
+
+
 def test_the_end_of_a_step_does_not_wait_for_its_children_and_they_are_ended(guest: Guest) -> None:
     started = time.monotonic()
     ended, out, _ = run_step(guest, ["sh", "-c", "sleep 63.001 & setsid sh -c 'sleep 63.002; :' & echo $!; exit 0"])
