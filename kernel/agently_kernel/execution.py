@@ -38,7 +38,7 @@ from agently_kernel.own_parts import OwnParts
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.policy_text import MAX_FACT
 from agently_kernel.providers.network import grant_hosts
-from agently_kernel.selection import toolchain_problem
+from agently_kernel.serving import serving_problem
 
 if TYPE_CHECKING:
     from agently_kernel.workspace.task_workspace import TaskWorkspace
@@ -265,7 +265,7 @@ class CodeExecution:
         if not once:
             # The resident sandbox was chosen for its owner's requirement, not for this bundle.
             run.handle = handle
-            problem = serving_problem(handle, bundle)
+            problem = await serving_problem(handle, bundle)
             if problem is not None:
                 raise ExecutionResourceUnavailable(problem)
         return handle
@@ -330,24 +330,6 @@ class CodeExecution:
         except Exception as error:
             return [error]
         return []
-
-
-def serving_problem(handle: Handle, bundle: CodeExecutionBundle) -> str | None:
-    """Return why a resident sandbox cannot run *bundle*, as a sentence, or None."""
-    probe = handle.selection.probe if handle.selection else None
-    capability = probe.capability if probe else None
-    if capability is None or handle.facts is None:
-        return None
-    if bundle.language not in capability.languages:
-        return (
-            f"The session's sandbox ({handle.provider_id}) does not run {bundle.language}; run it in a fresh sandbox."
-        )
-    problem = toolchain_problem(bundle.toolchains, {**capability.toolchains, **handle.facts.toolchains})
-    if problem is None:
-        return None
-    return (
-        f"The session's sandbox ({handle.provider_id}) cannot run this: {problem.message}. To fix it: {problem.remedy}."
-    )
 
 
 def _resource(handle: Handle) -> CodeExecutionResource:

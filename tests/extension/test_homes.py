@@ -13,6 +13,14 @@ import pytest
 from kernel_session import KernelSession, Run
 from magic_homes import answering, environment
 
+from agently_kernel.providers.toolchains import VERSION_COMMANDS
+
+HELLO = {
+    "bash": "echo hello", "node": "console.log('hello')",
+    "go": 'package main\nimport "fmt"\nfunc main() { fmt.Println("hello") }',
+    "c++": '#include <cstdio>\nint main() { std::puts("hello"); }',
+}
+
 
 def folder_of(home: KernelSession) -> Path:
     return home.log.parent
@@ -268,6 +276,15 @@ def test_a_session_keeps_its_variables_and_shows_results(home: KernelSession) ->
     assert len(error.of("error")) == 1
     traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.of("error")[0]["content"]["traceback"]))
     assert "1 / 0" in traceback
+
+
+@pytest.mark.parametrize("language", sorted(VERSION_COMMANDS))
+def test_the_sessions_sandbox_runs_every_language_whose_tools_it_has(home: KernelSession, language: str) -> None:
+    assert home.run("%%agently_exec --session\nopen('left.txt', 'w').write('here')").status == "ok"
+    program = HELLO[language]
+    for _ in range(2):
+        run = home.run(f"%%agently_exec --session --language {language}\n{program}")
+        assert (run.status, run.text()) == ("ok", "hello\n"), run.error
 
 
 def test_status_facts_events_and_doctor_are_tables(home: KernelSession) -> None:

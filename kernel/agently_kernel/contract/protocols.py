@@ -139,6 +139,17 @@ class UsesBuilds(Protocol):
     builds: BuildStore | None
 
 
+@runtime_checkable
+class ObservesTools(Protocol):
+    """A resource that can be asked for tools after it was opened."""
+
+    async def observe_tools(self, tools: Mapping[str, Sequence[str]]) -> None:
+        """Add *tools* (tool id → argv that prints its version) to ``facts.toolchains`` as observed inside, now.
+
+        Raises SandboxDied, asyncio.TimeoutError, WireError.
+        """
+
+
 class CodeExecutionResource(Protocol):
     """The live resource of a handle (reference: a resource implementing ``async_execute_code``)."""
 

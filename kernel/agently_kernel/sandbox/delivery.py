@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Literal, Protocol, TypeAlias
 
+from agently_kernel.contract.base import sha256_digest
 from agently_kernel.contract.errors import GrantError, SandboxError, os_reason
 from agently_kernel.contract.workspace import MaterializationManifest, TaskWorkspaceAccessGrant
 
@@ -55,7 +56,7 @@ class ProtocolDelivery:
     """Sends files over the guest protocol, each once; for sandboxes on another machine or behind another kernel."""
 
     def __init__(self) -> None:
-        self._sent: dict[tuple[Root, str], _Stamp] = {}
+        self._sent: dict[tuple[Root, str], tuple[_Stamp, str]] = {}
 
     async def __call__(
         self, put_file: PutFile, manifest: MaterializationManifest, grant: TaskWorkspaceAccessGrant
@@ -64,14 +65,18 @@ class ProtocolDelivery:
         for root, relative, path in await asyncio.to_thread(lambda: list(_files(manifest, grant))):
             stamp = _stamp(path)
             known = self._sent.get((root, relative))
+            if known is not None and (root != "input" or known[0] == stamp):
+                continue
+            data = await asyncio.to_thread(path.read_bytes)
+            digest = sha256_digest(data)
             if known is None:
-                await put_file(root, relative, await asyncio.to_thread(path.read_bytes))
-                self._sent[root, relative] = stamp
-            elif root == "input" and known != stamp:
+                await put_file(root, relative, data)
+            elif known[1] != digest:  # else the same content in another copy, as when the folder around it is given
                 raise SandboxError(
                     f"The input {relative!r} was granted again with other content, which this sandbox cannot take. "
-                    "Restart the kernel, so that a new sandbox gets the new content."
+                    "Run %agently restart, so that a new sandbox gets the new content."
                 )
+            self._sent[root, relative] = (stamp, digest)
 
 
 class FolderDelivery:

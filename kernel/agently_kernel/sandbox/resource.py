@@ -363,6 +363,11 @@ class SandboxResource(ResourceLife):
         """Observe tools inside: tool id → argv that prints its version. Raises SandboxDied, asyncio.TimeoutError."""
         return await check_tools(self._live, tools, timeout)
 
+    async def observe_tools(self, tools: Mapping[str, Sequence[str]]) -> None:
+        """Look for *tools* inside and add them to the facts (ObservesTools)."""
+        found = await self.check_tools(tools)
+        self.facts = self.facts.model_copy(update={"toolchains": {**self.facts.toolchains, **found}})
+
     # -- frames --------------------------------------------------------------------------------------------------
 
     def _on_frame(self, op: str, header: dict[str, Any], payload: bytes) -> Awaitable[None] | None:
