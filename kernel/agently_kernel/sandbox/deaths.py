@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from typing import Literal
 
+from agently_kernel.contract.isolation import LimitFact
 from agently_kernel.contract.result import DeathCause
 
 Stopper = Literal["time_limit", "stopped_by_user"]
@@ -12,6 +14,10 @@ Stopper = Literal["time_limit", "stopped_by_user"]
 LOST_VARIABLES = "Variables, imports and threads are lost; files and the sandbox live on."
 LOST_SANDBOX = "Variables and files that had not been collected are lost; collected outputs are kept."
 
+LIMIT_KINDS = {
+    "memory_limit": "memory limit", "process_limit": "process limit", "cpu_limit": "processor limit",
+    "watchdog": "limits",
+}
 _BY_US = {
     "time_limit": "because the cell ran past its time limit and did not react to the interrupt",
     "stopped_by_user": "because you stopped it",
@@ -81,6 +87,19 @@ def memory_death(what: Literal["interpreter", "sandbox"], limit_bytes: int | Non
         what=what, kind="memory_limit", limit="memory", signal="SIGKILL",
         message=f"The {what} was ended at the memory limit of {(limit_bytes or 0) // 1024**2} MiB: {seen}. {lost}",
     )
+
+
+def limit_reached(death: DeathCause, limits: Sequence[LimitFact]) -> str:
+    """Return ``the sandbox reached its memory limit of 512 MiB`` for an end at one of *limits*, "" for any other."""
+    if death.kind not in LIMIT_KINDS:
+        return ""
+    bound = next((fact.limit for fact in limits if fact.name == death.limit and fact.limit), None)
+    if bound is None:
+        return f"the sandbox reached its {LIMIT_KINDS[death.kind]}" + (f" ({death.limit})" if death.limit else "")
+    sized = death.limit == "memory" or str(death.limit).endswith("_bytes")
+    size = f"{bound / 2**20:g} MiB" if sized else f"{bound:g}"
+    named = f"limit on {str(death.limit).partition('_')[0]}" if death.kind == "watchdog" else LIMIT_KINDS[death.kind]
+    return f"the sandbox reached its {named} of {size}"
 
 
 def with_loss(death: DeathCause) -> DeathCause:

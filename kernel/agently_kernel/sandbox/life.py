@@ -9,13 +9,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
 
 from agently_kernel.contract.errors import SandboxCleanupError, SandboxDied, SandboxError
-from agently_kernel.contract.isolation import SandboxFacts
+from agently_kernel.contract.isolation import LimitFact, SandboxFacts
 from agently_kernel.contract.outputs import OutputSink
 from agently_kernel.contract.protocols import BuildStore, GuestNetwork, Sandbox
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.contract.workspace import TaskWorkspaceAccessGrant
 from agently_kernel.sandbox.activity import Activity, CellRun
-from agently_kernel.sandbox.deaths import Stopper, sandbox_death, with_loss
+from agently_kernel.sandbox.deaths import Stopper, limit_reached, sandbox_death, with_loss
 from agently_kernel.sandbox.delivery import Delivery
 from agently_kernel.sandbox.launch import GUEST_DIR, BootConfig
 from agently_kernel.sandbox.needs import NeedHandler
@@ -218,6 +218,14 @@ class ResourceLife:
         except Exception as error:
             log.debug("the mechanism could not explain a death: %s", error)
             return None
+
+    def _limits_in_force(self) -> tuple[LimitFact, ...]:
+        return self.facts.limits
+
+    async def _limit_reached(self, returncode: int) -> str:
+        """Return which limit made the mechanism end a process just now, as part of a sentence; "" when none did."""
+        death = await self._explain(returncode)
+        return limit_reached(death, self._limits_in_force()) if death is not None else ""
 
     def _on_end(self, end: SessionEnd) -> None:
         self._tasks.add(self._record_end(end))

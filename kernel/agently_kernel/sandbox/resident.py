@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from agently_kernel.contract.errors import SandboxError
+from agently_kernel.contract.isolation import LimitFact
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.guest import wire
-from agently_kernel.sandbox.deaths import LOST_VARIABLES, Stopper, interpreter_death
+from agently_kernel.sandbox.deaths import LOST_VARIABLES, Stopper, interpreter_death, limit_reached
 from agently_kernel.sandbox.session import GuestSession
 
 InterpreterState = Literal["none", "starting", "ready", "exited"]
-
-_LIMIT_KINDS = {
-    "memory_limit": "memory limit", "process_limit": "process limit", "cpu_limit": "processor limit",
-    "watchdog": "limits",
-}
 
 
 class Resident:
@@ -29,13 +25,15 @@ class Resident:
         explain: Callable[[int | None], Awaitable[DeathCause | None]],
         on_exit: Callable[[DeathCause, bool], None],
         *,
+        limits: Callable[[], Sequence[LimitFact]] = tuple,
         start_deadline: float = 60.0,
     ) -> None:
         """*explain* asks the mechanism why a process was killed (None: it cannot say); *on_exit* hears of each
-        end, and whether the interpreter had been ready."""
+        end, and whether the interpreter had been ready; *limits* are those of the sandbox, once they are known."""
         self._session = session
         self._explain = explain
         self._on_exit = on_exit
+        self._limits = limits
         self._start_deadline = start_deadline
         self._changed = asyncio.Event()
         self._stopper: Stopper | None = None
@@ -160,9 +158,9 @@ class Resident:
         if death.kind == "signal" and death.signal == "SIGKILL":
             # Nobody here killed it: ask the mechanism whether a limit did.
             explained = await self._explain(-number if number else None)
-            if explained is not None and explained.kind in _LIMIT_KINDS:
-                which = _LIMIT_KINDS[explained.kind] + (f" ({explained.limit})" if explained.limit else "")
-                text = f"The interpreter was ended because the sandbox reached its {which}. {LOST_VARIABLES}"
+            reached = limit_reached(explained, self._limits()) if explained is not None else ""
+            if explained is not None and reached:
+                text = f"The interpreter was ended because {reached}. {LOST_VARIABLES}"
                 death = explained.model_copy(update={"what": "interpreter", "message": text})
         ended = f"it was ended by {death.signal}" if death.signal else f"it ended with exit code {code}"
         self.start_failure = str(header.get("reason") or f"{ended}.")[:1000]

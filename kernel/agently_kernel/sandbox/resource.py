@@ -92,7 +92,8 @@ class SandboxResource(ResourceLife):
         def adopt(session: GuestSession) -> None:
             resource._session = session
             resource._resident = Resident(
-                session, resource._explain, resource._interpreter_exited, start_deadline=start_deadline
+                session, resource._explain, resource._interpreter_exited, start_deadline=start_deadline,
+                limits=resource._limits_in_force,
             )
             resource._stops = Stops(session, resource._resident, resource._tasks, interrupt_grace)
             resource._questions = Questions(session, resource._resident, resource._tasks, resource._lost_for_question)
@@ -148,7 +149,7 @@ class SandboxResource(ResourceLife):
             env = self._config.interpreter.env
             plan = PlanRun(
                 cell, sink, self._max_output_bytes, session=self._live, areas=areas, env=env, network=self._network,
-                asks=self.need_handler is not None and bundle.language == "python",
+                asks=self.need_handler is not None and bundle.language == "python", explain=self._limit_reached,
             )
             if self.builds is not None:
                 plan.artefact = Artefact.of(bundle, self.facts, self.builds, self.output_source, self._built)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any
 
 from agently_kernel.contract.bundle import CodeExecutionBundle, CodeExecutionStep
@@ -34,11 +34,13 @@ class PlanRun(Activity):
         env: Mapping[str, str],
         network: NetworkLink | None = None,
         asks: bool = False,
+        explain: Callable[[int], Awaitable[str]] | None = None,
     ) -> None:
         """*areas*: paths of source (the bundle's folder), input, build, scratch, output. *env*: each step's base.
 
         *network*: the sandbox's relay; steps that name hosts get these for as long as they run. *asks*: a Python
-        program may ask for files that it misses.
+        program may ask for files that it misses. *explain*: asked with the signal or exit code of a step that failed,
+        returns which limit of the sandbox was reached, "" when none was.
         """
         super().__init__(cell, sink, max_output_bytes)
         self._session = session
@@ -46,6 +48,7 @@ class PlanRun(Activity):
         self._env = env
         self._network = network
         self._asks = asks
+        self._explain = explain
         self._current: tuple[str, asyncio.Future[dict[str, Any] | None]] | None = None
         self._known: set[str] = set()
         self.artefact: Artefact | None = None
@@ -83,9 +86,10 @@ class PlanRun(Activity):
                     continue
                 return ExecutionStatus.ERROR, f"{name} could not be started: {ended}.", None
             if ended.signal is not None:
-                return ExecutionStatus.ERROR, f"{name} was ended by {ended.signal}.", ended.exit_code
+                return ExecutionStatus.ERROR, await self._why(f"{name} was ended by {ended.signal}", ended), None
             if ended.exit_code != 0:
-                return ExecutionStatus.ERROR, f"{name} ended with exit code {ended.exit_code}.", ended.exit_code
+                said = f"{name} ended with exit code {ended.exit_code}"
+                return ExecutionStatus.ERROR, await self._why(said, ended), ended.exit_code
             if artefact is not None and number == len(bundle.build_steps):
                 await artefact.take()
         if self.stopper == "time_limit":
@@ -95,6 +99,19 @@ class PlanRun(Activity):
         if self.death is not None:
             return ExecutionStatus.DIED, self.death.message, None
         return ExecutionStatus.SUCCESS, "", 0
+
+    async def _why(self, said: str, ended: StepResult) -> str:
+        """Return the sentence about a step that failed, with the limit that was reached where one was.
+
+        Also asked for exit codes: a compiler or a shell reports the kill of a process that it had started that way.
+        """
+        killed = ended.signal == "SIGKILL" or ended.signal is None
+        reached = await self._explain(ended.exit_code or -9) if self._explain is not None and killed else ""
+        if not reached:
+            return f"{said}."
+        if ended.signal is not None:
+            return f"{said} because {reached}."
+        return f"{said}, after a process was ended because {reached}."
 
     @contextlib.asynccontextmanager
     async def _granted(self, step: CodeExecutionStep) -> AsyncIterator[None]:
