@@ -11,6 +11,7 @@ import itertools
 import json
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable
@@ -34,7 +35,7 @@ from agently_kernel.early_sockets import KINDS, Connection, EarlySockets, open_s
 from agently_kernel.iopub_socket import LoopSocket
 from agently_kernel.kernel import AgentlyKernel
 from agently_kernel.startup import Prepared, prepare
-from agently_kernel.user_config import read_config
+from agently_kernel.user_config import config_places, read_config
 
 T = TypeVar("T")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -136,7 +137,10 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         except TraitError as error:
             said = " ".join(str(error).split())[:300].rstrip(".")
             if self.prepared is not None:
-                self.prepared.faults += (f"An option in your configuration is not valid: {said}.",)
+                named = re.match(r"The '(\w+)' trait", said)
+                place = config_places(sys.argv[1:]).of([(named.group(1),)] if named else [])
+                where = place or "An option in your configuration is not valid"
+                self.prepared.faults += (f"{where}: {said}.",)
                 self.prepared.config = {}
             self.config = Config()
             self.update_config(self.cli_config)

@@ -58,14 +58,15 @@ def _doctor(options: argparse.Namespace) -> int:
     chosen = {candidate.provider_id: candidate for candidate in settings.providers}
     named = tuple(chosen.get(candidate.provider_id, candidate) for candidate in candidates)
     work = examine(
-        ProviderRegistry(), named or settings.providers, settings.policy(), others=not named, sample=bool(named)
+        ProviderRegistry(), named or settings.providers, settings.policy(), others=not named, sample=bool(named),
+        faults=faults,
     )
     report = asyncio.run(work)
     if options.json:
         print(json.dumps(report.model_dump(mode="json"), indent=2))
     else:
         print(render(report, details=options.details))
-    _complain(faults)
+    _complain(faults if options.json else ())
     return 0 if (report.in_use or (named and report.usable)) and not faults else 1
 
 
@@ -74,7 +75,7 @@ def _providers(options: argparse.Namespace) -> int:
     from agently_kernel.registry import ProviderRegistry
 
     registry, (settings, faults) = ProviderRegistry(), _settings()
-    report = asyncio.run(examine(registry, settings.providers, settings.policy(), until_found=True))
+    report = asyncio.run(examine(registry, settings.providers, settings.policy(), until_found=True, faults=faults))
     used = report.in_use.provider_id if report.in_use else ""
     chain = [candidate.provider_id for candidate in settings.providers]
     names = [*chain, *(name for name in registry.ids() if name not in chain)]
@@ -84,9 +85,10 @@ def _providers(options: argparse.Namespace) -> int:
     else:
         width = max(map(len, names), default=0)
         words = {name: "installed, but not in your chain" for name in names if chain and name not in chain}
-        words[used] = "cells run in this one"
+        if used:
+            words[used] = "cells run in this one"
         print("\n".join(f"{name:<{width}}  {words.get(name, '')}".rstrip() for name in names))
-        if not used:
+        if not used and not faults:
             print("None of them can be used as it is; `agently-kernel doctor` says why and what would help.")
     _complain(faults)
     return 0 if used and not faults else 1

@@ -6,7 +6,7 @@ import asyncio
 import platform
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from agently_kernel import __version__
 from agently_kernel.contract.base import Frozen
@@ -21,6 +21,7 @@ from agently_kernel.contract.resource import (
 from agently_kernel.redaction import describe_error
 from agently_kernel.registry import ProviderRegistry
 from agently_kernel.selection import declares_no_isolation, no_isolation_problem
+from agently_kernel.settings import refusal
 
 PROBE_SECONDS = 30.0
 ON_REQUEST = (
@@ -65,6 +66,8 @@ class DoctorReport(Frozen):
     """Ids of providers that are for other operating systems, which were not looked at."""
     sample: bool = False
     """These are not all that cells could run in."""
+    faults: tuple[str, ...] = ()
+    """What is wrong with the configuration, in sentences. No cell is run then, whatever the providers can do."""
 
     @property
     def usable(self) -> bool:
@@ -73,7 +76,7 @@ class DoctorReport(Frozen):
 
     @property
     def in_use(self) -> ProviderReport | None:
-        """The provider that cells run in, None when there is none."""
+        """The provider that cells run in, None when there is none or the configuration has faults."""
         return next((provider for provider in self.providers if provider.in_use), None)
 
 
@@ -85,12 +88,13 @@ async def examine(
     others: bool = False,
     until_found: bool = False,
     sample: bool = False,
+    faults: Sequence[str] = (),
 ) -> DoctorReport:
     """Probe the *candidates*, or all registered providers, in order, and return the report. Raises nothing.
 
     *others*: also the registered ones that are no candidates. *until_found*: stop at the one that cells run in.
-    *sample*: the candidates are not the chain that cells use. What is made for another operating system is left out
-    unless it is a candidate.
+    *sample*: the candidates are not the chain that cells use. *faults* of the configuration: none is in use
+    then. What is made for another operating system is left out unless it is a candidate.
     """
     policy = policy or ExecutionResourcePolicy()
     named = [candidate.provider_id for candidate in candidates]
@@ -110,10 +114,12 @@ async def examine(
     second = _second_best(reports) if policy.isolation == "preferred" and not sample else None
     if second is not None:
         reports = [r.model_copy(update={"in_use": r.provider_id == second.provider_id}) for r in reports]
+    if faults:
+        reports = [report.model_copy(update={"in_use": False}) for report in reports]
     return DoctorReport(
         version=__version__, python=f"{platform.python_version()} ({sys.executable})", platform=platform.platform(),
         made_at=time.time(), providers=tuple(reports), isolation=policy.isolation,
-        elsewhere=() if sample else tuple(foreign), sample=sample,
+        elsewhere=() if sample else tuple(foreign), sample=sample, faults=tuple(faults),
     )
 
 
@@ -225,7 +231,8 @@ def render(report: DoctorReport, *, details: bool = False) -> str:
     lines += ["  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows]
     lines += ["", "✓ observed to hold   ✗ observed not to hold   ? could not be observed   · not available"]
     if not report.sample:
-        lines.append("→ cells run in this one   - installed, but not in your chain")
+        in_use = "" if report.faults else "→ cells run in this one   "
+        lines.append(f"{in_use}- installed, but not in your chain")
     for item in report.providers:
         lines += _about(item, details)
     if report.elsewhere:
@@ -254,6 +261,8 @@ def _about(item: ProviderReport, details: bool) -> list[str]:
 def conclusion(report: DoctorReport) -> str:
     """Return in a sentence where cells run, or that they do not."""
     used = report.in_use
+    if report.faults:
+        return refusal(report.faults)
     if used is not None:
         return f"Cells run in {used.provider_id}, the first that is what isolation={report.isolation!r} asks for."
     names = ", ".join(provider.provider_id for provider in report.providers if provider.meets_required)

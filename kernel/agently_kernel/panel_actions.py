@@ -26,6 +26,8 @@ class PanelHome(Protocol):
     @property
     def running(self) -> object: ...
     @property
+    def faults(self) -> tuple[str, ...]: ...
+    @property
     def settings(self) -> KernelSettings: ...
     @property
     def approval(self) -> PolicyApproval: ...
@@ -53,8 +55,10 @@ class PanelActions:
         """Return the doctor's report as text and as plain JSON."""
         from agently_kernel.doctor import examine, render
 
-        sandbox = self._kernel.sandbox
-        work = examine(sandbox.manager.registry, sandbox.settings.providers, sandbox.policy, others=True)
+        kernel, sandbox = self._kernel, self._kernel.sandbox
+        work = examine(
+            sandbox.manager.registry, sandbox.settings.providers, sandbox.policy, others=True, faults=kernel.faults
+        )
         report = await self._kernel.on_main(work, 60.0)
         return render(report), report.model_dump(mode="json")
 

@@ -10,7 +10,7 @@ import ast
 import difflib
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from decimal import Decimal
 from types import MappingProxyType
 from typing import Any, Literal
@@ -154,8 +154,10 @@ class KernelSettings(Frozen):
         value = _literal(value)
         if not isinstance(value, Mapping):
             return value
-        renamed = {_ALIASES.get(str(key), str(key)): item for key, item in value.items()}
-        return {key: _size_of(key, item) if key.endswith("_bytes") else item for key, item in renamed.items()}
+        renamed = {_ALIASES.get(str(key), str(key)): (str(key), item) for key, item in value.items()}
+        return {
+            key: _size_of(written, item) if key.endswith("_bytes") else item for key, (written, item) in renamed.items()
+        }
 
     @field_validator("cell_output_bytes", mode="before")
     @classmethod
@@ -207,16 +209,18 @@ _OUT_OF_RANGE = frozenset(
 )
 
 
-def _allowed(model: type[Frozen]) -> str:
-    return ", ".join(sorted(model.model_fields))
+def public_names(model: type[Frozen]) -> list[str]:
+    """Return the names that a user writes for the fields of *model*, such as ``memory`` for ``memory_bytes``."""
+    short = {full: name for name, full in _ALIASES.items()} if model is ResourceLimits else {}
+    return sorted(short.get(name, name) for name in model.model_fields)
 
 
-def _as_given(section: Mapping[str, Any], location: list[str], value: object) -> object:
-    """Return what the user wrote for a setting: a size may have been turned into a number of bytes."""
+def _as_given(section: Mapping[str, Any], location: list[str], value: object) -> tuple[str, object]:
+    """Return name and value as the user wrote them: a size may have been turned into a number of bytes."""
     for name, item in (section.items() if len(location) == 1 else _parts_of(section.get(location[0]))):
-        if _ALIASES.get(str(name), str(name)) == location[-1] and isinstance(item, str | int | float):
-            return item
-    return value
+        if _ALIASES.get(str(name), str(name)) == location[-1]:
+            return str(name), item if isinstance(item, str | int | float) else value
+    return location[-1], value
 
 
 def _parts_of(value: object) -> Sequence[tuple[object, object]]:
@@ -224,28 +228,41 @@ def _parts_of(value: object) -> Sequence[tuple[object, object]]:
     return list(value.items()) if isinstance(value, Mapping) else []
 
 
-def _sentences(error: ValidationError, section: Mapping[str, Any] = MappingProxyType({})) -> list[str]:
-    """One sentence a fault: the setting's full name, what is wrong, and what is allowed."""
+Find = Callable[[Iterable[Sequence[str]]], str]
+"""Finds the place of a setting: ``FILE, line N``, or "" when it is not known; see :class:`ConfigPlaces`."""
+
+
+def _placed(said: str, find: Find | None, names: Iterable[Sequence[str]]) -> str:
+    place = find(names) if find is not None else ""
+    return f"{place}: {said}" if place else said
+
+
+def _sentences(
+    error: ValidationError, section: Mapping[str, Any] = MappingProxyType({}), find: Find | None = None
+) -> list[str]:
+    """One sentence a fault: where it stands, the setting's full name, what is wrong, and what is allowed."""
     sentences = []
     for item in error.errors(include_url=False):
         location = [str(part) for part in item["loc"]]
-        name = ".".join([f"c.{SECTION}", *location]) if location else f"c.{SECTION}"
-        value = item.get("input")  # mappings are not quoted: a provider's config may hold a secret
-        if location and location[0] != "providers":
-            value = _as_given(section, location, value)
+        value, written = item.get("input"), list(location)
+        if location and location[0] != "providers":  # a provider's config may hold a secret
+            written[-1], value = _as_given(section, location, value)
+        name = ".".join([f"c.{SECTION}", *written])
         given = f" = {shown(value)}" if isinstance(value, str | int | float) else ""
         if item["type"] == "extra_forbidden":
             model = _PARTS.get(location[0], KernelSettings) if len(location) > 1 else KernelSettings
-            near = difflib.get_close_matches(location[-1], model.model_fields, n=1)
+            names = public_names(model)
+            near = difflib.get_close_matches(location[-1], names, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
-            sentences.append(f"{name} is not a setting.{hint} Allowed: {_allowed(model)}.")
+            said = f"{name} is not a setting.{hint} Allowed: {', '.join(names)}."
         else:
             reason = item["msg"].removeprefix("Value error, ")
             model = _PARTS.get(location[0], KernelSettings) if len(location) > 1 else KernelSettings
             allowed = allowed_range(model, location[-1]) if location else ""
             if allowed and item["type"] in _OUT_OF_RANGE:
                 reason = f"it must be {allowed}"
-            sentences.append(f"{name}{given} is not valid: {reason[:1].lower()}{reason[1:]}.")
+            said = f"{name}{given} is not valid: {reason[:1].lower()}{reason[1:]}."
+        sentences.append(_placed(said, find, [written]))
     return sentences
 
 
@@ -254,8 +271,10 @@ def refusal(faults: Sequence[str]) -> str:
     return " ".join((*faults, "No cell is run until this is corrected; then restart the kernel."))
 
 
-def read_settings(section: Mapping[str, Any]) -> tuple[KernelSettings, tuple[str, ...]]:
+def read_settings(section: Mapping[str, Any], find: Find | None = None) -> tuple[KernelSettings, tuple[str, ...]]:
     """Return the settings in *section* (the ``AgentlyKernel`` part of a configuration) and the faults found.
+
+    *find* looks up where a setting stands; each fault then begins with that place.
 
     With faults the returned settings are the defaults: nothing that was asked for is half applied, and the caller is to
     refuse cells with the faults.
@@ -265,7 +284,8 @@ def read_settings(section: Mapping[str, Any]) -> tuple[KernelSettings, tuple[str
         settings = KernelSettings(**given)
         settings.policy()
     except ValidationError as error:
-        return KernelSettings(), tuple(_sentences(error, given))
-    except ConfigurationError as error:
-        return KernelSettings(), (str(error),)
+        return KernelSettings(), tuple(_sentences(error, given, find))
+    except ConfigurationError as error:  # two settings that contradict each other
+        said = str(error)
+        return KernelSettings(), (_placed(said, find, [[name] for name in given if name in said]),)
     return settings, ()

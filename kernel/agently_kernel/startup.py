@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.session_sandbox import SessionSandbox
 from agently_kernel.settings import KernelSettings, read_settings
-from agently_kernel.user_config import BASE_TRAITS, section_of
+from agently_kernel.user_config import BASE_TRAITS, config_places, section_of
 
 
 @dataclass(slots=True)
@@ -28,7 +29,7 @@ class Prepared:
 
 def prepare(config: Mapping[str, Any], faults: Sequence[str] = ()) -> Prepared:
     """Return the parts of a kernel for *config*, which has *faults* (sentences). Nothing is started yet."""
-    settings, found = read_settings(section_of(config, BASE_TRAITS))
+    settings, found = read_settings(section_of(config, BASE_TRAITS), config_places(sys.argv[1:]).of)
     session_id, approval = secrets.token_hex(8), PolicyApproval()
     return Prepared(
         settings=settings, faults=(*faults, *found), session_id=session_id, approval=approval,

@@ -14,14 +14,13 @@ from typing import Any
 
 from jupyter_core.paths import jupyter_config_dir, jupyter_config_path
 
+from agently_kernel.config_places import MOST_READ, ConfigPlaces
 from agently_kernel.settings import CONFIG_NAME, SECTION, KernelSettings, read_settings
 
 NAMES = (CONFIG_NAME + ".py", CONFIG_NAME + ".json")
 BASE_TRAITS = ("debug_just_my_code", "filter_internal_frames", "stop_on_error_timeout", "_execute_sleep",
                "_poll_interval", "_darwin_app_nap")
 """Settings of ipykernel's base class, which it reads itself."""
-MOST_READ = 1024**2
-"""Bytes of a configuration file of somebody else that are looked at."""
 _MENTION = re.compile(rf"^[^#\n]*\b{SECTION}\b", re.MULTILINE)
 
 
@@ -61,8 +60,13 @@ def section_of(config: Mapping[str, Any], foreign: Sequence[str] = ()) -> dict[s
 def user_settings() -> tuple[KernelSettings, tuple[str, ...]]:
     """Return the settings that the user's files make, and the faults in them (the settings are the defaults then)."""
     config, faults = read_config(())
-    settings, found = read_settings(section_of(config, BASE_TRAITS))
+    settings, found = read_settings(section_of(config, BASE_TRAITS), config_places(()).of)
     return settings, (*faults, *found)
+
+
+def config_places(arguments: Sequence[str]) -> ConfigPlaces:
+    """Return what finds file and line of a setting, in what :func:`read_config` reads for these *arguments*."""
+    return ConfigPlaces(list(_files(NAMES)), arguments, SECTION)
 
 
 def misplaced(notebook_folder: Path | None = None) -> tuple[str, ...]:

@@ -79,11 +79,11 @@ def test_values_of_a_file_and_of_a_command_line_mean_the_same() -> None:
         ),
         (
             {"limits": {"memroy": "2G"}},
-            "c.AgentlyKernel.limits.memroy is not a setting. Allowed: cpus, file_size_bytes, ",
+            "c.AgentlyKernel.limits.memroy is not a setting. Did you mean memory? Allowed: cpus, file_size, inodes, ",
         ),
         (
             {"limits": {"memory": "1K"}},
-            "c.AgentlyKernel.limits.memory_bytes = '1K' is not valid: it must be at least 64 MiB and ",
+            "c.AgentlyKernel.limits.memory = '1K' is not valid: it must be at least 64 MiB and ",
         ),
         ({"providers": ["Bad Id"]}, "c.AgentlyKernel.providers.0.provider_id = 'Bad Id' is not valid: "),
         ({"timeout": 0}, "c.AgentlyKernel.timeout = 0 is not valid: it must be more than 0 and "),
@@ -162,9 +162,9 @@ def test_every_number_is_in_its_range_or_refused_with_field_value_and_range(path
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({"limits": {"memory": "9999999T"}}, "limits.memory_bytes = '9999999T' is not valid: it must be at least 64 MiB"
+        ({"limits": {"memory": "9999999T"}}, "limits.memory = '9999999T' is not valid: it must be at least 64 MiB"
          " and at most 1 PiB."),
-        ({"limits": "{'memory': '5M'}"}, "limits.memory_bytes = '5M' is not valid: it must be at least 64 MiB and at "
+        ({"limits": "{'memory': '5M'}"}, "limits.memory = '5M' is not valid: it must be at least 64 MiB and at "
          "most 1 PiB."),
         ({"limits": {"cpus": math.inf}}, "limits.cpus = inf is not valid: it must be at least 0.01 and at most 8,192."),
         ({"limits": {"processes": 10**5000}}, "limits.processes = a number of about 5000 digits is not valid: it must "
