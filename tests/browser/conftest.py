@@ -48,9 +48,9 @@ def lab(built_extension: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         yield running
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start the system's Chromium."""
+    """Start the system's Chromium, for one file: Playwright keeps an event loop running, and other tests run theirs."""
     path = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     if path is None:
         pytest.fail("no Chromium: install the package chromium")
