@@ -68,7 +68,11 @@ async def status(home: Home) -> Report:
         rows.append(("isolation", text))
         rows.append(("network", f"{MARKS[facts.isolation.network_blocked]} {facts.network_shown}"))
         rows += [
-            (limit.name, f"{amount(limit.limit, limit.name)} by {limit.mechanism}")
+            (
+                limit.name,
+                "✗ not limited" if limit.mechanism == "none"
+                else f"{amount(limit.limit, limit.name)} by {limit.mechanism}",
+            )
             for limit in facts.limits
             if limit.limit is not None and limit.name in ("memory", "processes", "scratch_bytes")
         ]

@@ -157,12 +157,18 @@ def plain_fields(result: CodeExecutionResult) -> dict[str, Any]:
     }
 
 
+KEPT = "see %agently outputs"
+"""What an object in a sandbox says instead of a path of the host."""
 _BINDING = '''\
-def {name}(text, shown):
+def {name}(text, shown, bundle):
     import json, types
-    class ExecutionOutcome(types.SimpleNamespace):
+    class ExecutionOutcome:
+        def __init__(self, **fields):
+            self.__dict__.update(fields)
         def __repr__(self):
             return shown
+        def _repr_mimebundle_(self, include=None, exclude=None):
+            return dict(bundle)
     def build(value):
         if isinstance(value, dict):
             return {{key: build(item) for key, item in value.items()}}
@@ -170,11 +176,19 @@ def {name}(text, shown):
     fields = json.loads(text)
     outputs = {{key: types.SimpleNamespace(**item) for key, item in fields.pop("outputs").items()}}
     return ExecutionOutcome(outputs=outputs, **build(fields))
-{name} = {name}({text}, {shown})
+{name} = {name}({text}, {shown}, {bundle})
 '''
 
 
 def binding_code(name: str, result: CodeExecutionResult) -> str:
     """Return Python that binds what came of *result* to *name* in a session's interpreter."""
     shown = f"<{result.status.value}, {counted(len(result.outputs), 'output')}, {result.seconds:.3f} s>"
-    return _BINDING.format(name=name, text=ascii(json.dumps(plain_fields(result))), shown=ascii(clean(shown)))
+    text, bundle = json.dumps(plain_fields(result)), result_report(_without_host_paths(result)).bundle()
+    return _BINDING.format(name=name, text=ascii(text), shown=ascii(clean(shown)), bundle=ascii(bundle))
+
+
+def _without_host_paths(result: CodeExecutionResult) -> CodeExecutionResult:
+    """Return *result* as it may be shown by an object that lives in a sandbox: nothing tells how the host looks."""
+    facts = result.facts and result.facts.model_copy(update={"mechanism": {}, "toolchains": {}})
+    outputs = tuple(item.model_copy(update={"stored_path": KEPT}) for item in result.outputs)
+    return result.model_copy(update={"facts": facts, "outputs": outputs, "selection": None})

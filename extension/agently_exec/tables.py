@@ -181,6 +181,9 @@ def _limits(facts: SandboxFacts) -> Table:
             rows.append((limit.name, "no limit", "", ""))
             continue
         value = amount(limit.limit, limit.name)
+        if limit.mechanism == "none":
+            rows.append((limit.name, "✗ not limited", limit.detail or f"nothing here can hold {value}", ""))
+            continue
         seen = {True: "✓ in force", False: "✗ not in force", None: "? not observed"}[limit.observed]
         held_by = f"{limit.mechanism}: {limit.detail}" if limit.detail else limit.mechanism
         rows.append((limit.name, value, held_by, seen))

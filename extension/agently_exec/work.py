@@ -18,7 +18,7 @@ from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionR
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
 from agently_kernel.hints import program_hint
-from agently_kernel.output_notes import collected_lines, refused_line
+from agently_kernel.output_notes import collected_lines, isolation_line, refused_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,11 +142,9 @@ def _candidates(home: Home, options: ExecOptions) -> tuple[ProviderCandidate, ..
 
 def show_outputs(home: Home, cell: str, wanted: Wanted, result: CodeExecutionResult) -> None:
     """Say below the output of the cell what was collected and refused, and when isolation was less than wished."""
-    selection = result.selection
-    if selection is not None and selection.unsafe:
-        home.screen.note(cell, f"This ran WITHOUT isolation ({selection.provider_id}), as it was allowed to.")
-    elif selection is not None and selection.preference_fallback:
-        home.screen.note(cell, f"The preferred isolation could not be had; {selection.provider_id} was taken instead.")
+    less = isolation_line(result.selection)
+    if less:
+        home.screen.note(cell, less)
     for line in collected_lines(result.outputs):
         home.screen.note(cell, line)
     refused = refused_line(result.refused_outputs, fresh=wanted.requirement is not None)

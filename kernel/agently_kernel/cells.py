@@ -18,7 +18,7 @@ from agently_kernel.contract.words import sentence
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
 from agently_kernel.hints import network_hint
 from agently_kernel.magics import parse_magic
-from agently_kernel.output_notes import refused_line
+from agently_kernel.output_notes import isolation_line, refused_line
 from agently_kernel.settings import refusal
 from agently_kernel.user_config import misplaced
 
@@ -98,9 +98,9 @@ class CellRunner:
             )
             shown = None if silent else count
             result = await self.execute(running, request, cell_id=cell_id, count=shown, quiet=silent)
-            refused = refused_line(result.refused_outputs, fresh=False)
-            if refused and not silent:
-                kernel.screen.note(cell, refused)
+            for line in (isolation_line(result.selection), refused_line(result.refused_outputs, fresh=False)):
+                if line and not silent:
+                    kernel.screen.note(cell, line)
             if not (silent or self._looked_for_settings):
                 self._looked_for_settings = True
                 for line in misplaced():
@@ -156,6 +156,8 @@ class CellRunner:
         """Return the content of the reply for *result*, and show what the guest could not show itself."""
         kernel = self._kernel
         reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
+        if result.selection is not None and result.selection.unsafe:  # for programs; people read the line
+            reply["agently"] = {"unsafe": True, "provider": result.selection.provider_id}
         offline = network_hint(result)
         if offline:
             kernel.screen.note(cell, offline)

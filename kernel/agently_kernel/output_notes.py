@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from agently_kernel.contract.paths import OUTPUT_ROOT
+from agently_kernel.contract.resource import ProviderSelection
 from agently_kernel.contract.words import counted
 from agently_kernel.contract.workspace import CollectedOutput, RefusedOutput
 
@@ -32,6 +33,17 @@ def lost_outputs(lost: Sequence[RefusedOutput]) -> str:
 def reason_of(refused: RefusedOutput) -> str:
     """Return why a file was refused, without its name, as part of a sentence."""
     return refused.message.removeprefix(f"{refused.path} was not taken: ").rstrip(".")
+
+
+def isolation_line(selection: ProviderSelection | None) -> str:
+    """Return the line below whatever ran with less isolation than was wished for, or with none; "" below the rest."""
+    if selection is None:
+        return ""
+    if selection.unsafe:
+        return f"This ran WITHOUT isolation ({selection.provider_id}), as it was allowed to."
+    if selection.preference_fallback:
+        return f"The preferred isolation could not be had; {selection.provider_id} was taken instead."
+    return ""
 
 
 def refused_line(refused: Sequence[RefusedOutput], *, fresh: bool) -> str:

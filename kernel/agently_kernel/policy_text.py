@@ -34,7 +34,7 @@ WORDING: Mapping[Gate, _Wording] = {
     ),
     "trusted_local": _Wording(
         "Run WITHOUT any isolation",
-        "No isolating provider can be used. The code would run directly on this machine: {subject}.",
+        "The provider wanted for this isolates nothing. The code would run directly on this machine: {subject}.",
         "The code can do everything that you can do: read and change your files, use your network and credentials.",
     ),
     "image_pull": _Wording(

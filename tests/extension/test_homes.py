@@ -267,6 +267,24 @@ def test_a_result_is_bound(home: KernelSession) -> None:
     assert home.run("print(r.status, r.returncode)").text() == "error 2\n"
 
 
+def test_a_bound_result_shows_itself_as_tables(home: KernelSession, tmp_path: Path) -> None:
+    """HTML and text, in both homes; in a sandbox it names no place of the host."""
+    program = "open('output/<b>.txt', 'w').write('12')"
+    assert home.run(f"%%agently_exec --output 'output/<b>.txt' --result shown\n{program}").status == "ok"
+    run = home.run("shown")
+    (message,) = run.of("execute_result")
+    data = message["content"]["data"]
+    assert {"text/plain", "text/html"} <= set(data)
+    assert "<table" in data["text/html"] and "output/<b>.txt" not in data["text/html"]
+    for text in data.values():
+        for word in ("Execution", "exit code", "Steps", "materialize", "process_contained", "memory"):
+            assert word in text, (word, text)
+    assert "output/<b>.txt" in data["text/plain"] and "✓ success" in data["text/plain"]
+    assert "withheld" not in run.text("stderr")
+    if home.manager.kernel_name == "agently":
+        assert str(home.log.parent) not in repr(data) and "jupyter-data" not in repr(data)
+
+
 def test_a_session_keeps_its_variables_and_shows_results(home: KernelSession) -> None:
     assert home.run("%%agently_exec --session\nkept = 41").status == "ok"
     run = home.run("%%agently_exec --session\nkept + 1")
