@@ -15,6 +15,7 @@ from agently_kernel.contract.isolation import IsolationAxis
 from agently_kernel.contract.words import counted
 from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.doctor import DoctorReport, ProviderReport, conclusion, examine
+from agently_kernel.inputs_gate import hidden_by, not_mounted
 
 MAX_LISTED = 500
 
@@ -134,7 +135,10 @@ async def _grant(home: Home, options: LineOptions, cell: str) -> Report:
         rows.append(("size", amount(granted.size)))
     if granted.sha256:
         rows.append(("digest", granted.sha256))
-    note = "" if there else "A mount needs a fresh sandbox: run %agently restart (variables are lost)."
+    hidden = await home.sandbox.show(granted)
+    note = "" if there else not_mounted(granted.name)
+    if hidden:
+        note = hidden_by(clean(hidden))
     return Report((Table("Given to the sandbox", ("", ""), tuple(rows), note),))
 
 

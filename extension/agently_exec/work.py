@@ -47,11 +47,9 @@ async def prepare(home: Home, options: ExecOptions, body: str, *, cell: str, all
     stdin = None
     if options.stdin is not None:
         stdin = await gate.read_bytes(options.stdin, why="The program reads it as standard input.", cell=cell)
-    access = home.sandbox.access()
     for path in options.inputs:
-        granted = await gate.grant(path, cell=cell)
-        others = tuple(item for item in access.inputs if item.name != granted.name)
-        access = access.model_copy(update={"inputs": (*others, granted)})
+        await gate.grant(path, cell=cell)
+    access = home.sandbox.access(fresh=requirement is not None)
     return Wanted(_request(options, body, tuple(files), stdin, allow_stdin), requirement, access, options.timeout)
 
 

@@ -39,9 +39,33 @@ def how_to_grant(path: str) -> str:
     return f"%agently grant {shlex.quote(path)}"
 
 
-def not_given(path: str) -> str:
-    """Return what to say of a file that code missed and was not given."""
-    return f"{path} lies beside the notebook but was not given to the sandbox. To give it: {how_to_grant(path)}"
+def not_given(path: str, reason: str = "") -> str:
+    """Return what to say of a file that code missed and was not given; *reason*: why, when a question ended so."""
+    because = f", because {reason.rstrip('.')}" if reason else ""
+    how = how_to_grant(path)
+    return f"{path} lies beside the notebook but was not given to the sandbox{because}. To give it: {how}"
+
+
+def not_written(path: str) -> str:
+    """Return what to say of code that adds to a file of the user, or changes it in place."""
+    return (
+        f"{path} beside the notebook was not opened: nothing of yours is written to from the sandbox, and what code "
+        f"writes under this name is another file. To read yours: {how_to_grant(path)}; results belong in output/."
+    )
+
+
+def not_mounted(name: str) -> str:
+    """Return what to say of code that misses something in a mount which its sandbox was opened without."""
+    how = "run %agently restart (variables are lost)"
+    return f"{name} was given as a live mount, which only a fresh sandbox shows: {how}."
+
+
+def hidden_by(names: str) -> str:
+    """Return what to say of inputs that cannot be seen under their names (*names* is untrusted)."""
+    return (
+        f"Not visible yet: a file that code made in the sandbox has the same name ({names}). Rename or remove that one "
+        "there, or run %agently restart (variables are lost)."
+    )
 
 
 @dataclass(slots=True)
@@ -60,7 +84,9 @@ class InputGate:
         """Return the absolute path that *text* names. Raises WorkspaceError when nothing is there."""
         path = absolute(self.folder / Path(text).expanduser())
         if not os.path.lexists(path):
-            raise WorkspaceError(f"{text} does not exist ({path}), so it cannot be given to a sandbox; check the name")
+            raise WorkspaceError(
+                f"{text!r} does not exist ({path}), so it cannot be given to a sandbox; check the name"
+            )
         return path
 
     def name_of(self, path: Path, name: str = "") -> str:
@@ -85,10 +111,14 @@ class InputGate:
         """Give a file or folder to the workspace, after asking where that is due, and return what was granted.
 
         *asked_by_code*: the cell's program wants it, so a person is always asked. An unchanged file that was given
-        under this name before is not copied again. Raises ApprovalDenied, WorkspaceError, ConfigurationError.
+        under this name before is not copied again. Of a file in a folder that was given the folder is returned, whose
+        copy then has the file as it is now. Raises ApprovalDenied, WorkspaceError, ConfigurationError.
         """
         path = self.locate(text)
         name = self.name_of(path, name)
+        shown = self.workspace.covering(path, name)
+        if shown is not None:
+            return shown
         known = next((item for item in self.workspace.inputs if item.name == name and item.mode == mode), None)
         stamp = await asyncio.to_thread(_stamp, path)
         if known is not None and self._stamps.get((str(path), name)) == stamp:
@@ -99,25 +129,36 @@ class InputGate:
                 lambda: self.workspace.live_input(path, name, mode=mode, allow_sensitive=sensitive)
             )
         except ValueError as error:
-            raise WorkspaceError(f"{text} cannot be given as {name!r}: {error}") from error
+            raise WorkspaceError(f"{text!r} cannot be given as {name!r}: {error}") from error
         self._stamps[str(path), name] = stamp
         return granted
+
+    def may_say(self, path: str, *, cell: str) -> bool:
+        """Return whether *path* (untrusted) is a file of ours that this cell was not asked or told about, and note it.
+
+        At most eight a cell.
+        """
+        if not self.lies_beside(path) or (cell, path) in self._needed:
+            return False
+        self._needed = {*(item for item in self._needed if item[0] == cell), (cell, path)}
+        return len(self._needed) <= MOST_QUESTIONS
+
+    def mount_of(self, path: str) -> GrantedInput | None:
+        """Return the live input that shows *path*, a name which lies beside the notebook, or None."""
+        return self.workspace.covering(self.folder / path, path)
 
     async def needed(self, path: str, *, cell: str = "") -> GrantedInput | None:
         """Give what code in the sandbox misses under the name *path*, after asking; None when there is nothing.
 
         A cell's question about a name is asked once. Raises ApprovalDenied, WorkspaceError.
         """
-        if not self.lies_beside(path) or (cell, path) in self._needed:
-            return None
-        self._needed = {*(item for item in self._needed if item[0] == cell), (cell, path)}
-        if len(self._needed) > MOST_QUESTIONS:
+        if not self.may_say(path, cell=cell):
             return None
         why = "The running cell opens it; it goes on as soon as you have answered."
         return await self.grant(path, asked_by_code=True, cell=cell, why=why)
 
     def lies_beside(self, path: str) -> bool:
-        """Return whether *path* (untrusted) names something beside the notebook that was not given yet."""
+        """Return whether *path* (untrusted) names something beside the notebook of which no copy was given yet."""
         try:
             name = normalise_relative_path(path, what="path")
         except ValueError:
@@ -126,7 +167,7 @@ class InputGate:
             name == path
             and name.split("/")[0].casefold() != OUTPUT_ROOT
             and os.path.lexists(self.folder / name)
-            and all(item.name != name for item in self.workspace.inputs)
+            and all(item.name != name or item.mode != "snapshot" for item in self.workspace.inputs)
         )
 
     def hint(self, message: str, *, cell: str = "") -> str:
@@ -138,7 +179,7 @@ class InputGate:
             return ""
         for found in list(_WORD.finditer(message[:4000]))[:50]:
             name = (found.group(1) or found.group(2) or found.group(3)).strip().rstrip(":").removeprefix("./")
-            if self.lies_beside(name) and (cell, name) not in self._needed:
+            if self.lies_beside(name) and self.mount_of(name) is None and (cell, name) not in self._needed:
                 return not_given(name)
         return ""
 

@@ -29,7 +29,7 @@ from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import CollectedOutput, GrantedInput, TaskWorkspaceAccessRequirement
 from agently_kernel.execution import CodeExecution
 from agently_kernel.handles import Handle
-from agently_kernel.inputs_gate import InputGate, not_given
+from agently_kernel.inputs_gate import InputGate, not_given, not_mounted, not_written
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.probe_memory import ProbeMemory
@@ -129,8 +129,15 @@ class SessionSandbox:
             self._inputs = InputGate(self._approval, space, self.policy, self.session_id, folder)
         return self._inputs
 
-    def access(self) -> TaskWorkspaceAccessRequirement:
-        """Return what the session's sandbox sees of the host: copies at once, mounts since it was opened."""
+    def access(self, *, fresh: bool = False) -> TaskWorkspaceAccessRequirement:
+        """Return what the session's sandbox sees of the host: copies at once, mounts since it was opened.
+
+        A *fresh* one sees everything that was given.
+        """
+        if fresh:
+            given = self.workspace.inputs
+            live = any(item.mode != "snapshot" for item in given)
+            return TaskWorkspaceAccessRequirement(mode="read_only" if live else "snapshot", inputs=given)
         copies = tuple(item for item in self.workspace.inputs if item.mode == "snapshot")
         return TaskWorkspaceAccessRequirement(
             mode="read_only" if self._mounted else "snapshot", inputs=(*copies, *self._mounted)
@@ -279,16 +286,33 @@ class SessionSandbox:
             await asyncio.wait((self._warm,))
         return self.resource
 
-    async def _need(self, cell: str, path: str, sink: OutputSink | None = None) -> str | None:
+    async def _need(self, cell: str, path: str, writes: bool, sink: OutputSink | None = None) -> str | None:
         """Give a file that a running cell misses, when a person allows it; say in the cell how it could be given."""
+        said = ""
+        mount = self.inputs.mount_of(path) if self.inputs.lies_beside(path) else None
+        if writes or mount is not None:
+            if self.inputs.may_say(path, cell=cell):
+                said = not_written(path) if mount is None else not_mounted(mount.name)
+        else:
+            try:
+                granted = await self.inputs.needed(path, cell=cell)
+                return granted.name if granted is not None else None
+            except ApprovalDenied as denied:
+                said = not_given(path, str(denied.details.get("reason") or ""))
         sink = sink or self._sink
-        try:
-            granted = await self.inputs.needed(path, cell=cell)
-        except ApprovalDenied:
-            if sink is not None:
-                sink(NoticeOutput(cell, not_given(path)))
-            return None
-        return granted.name if granted is not None else None
+        if said and sink is not None:
+            sink(NoticeOutput(cell, said))
+        return None
+
+    async def show(self, granted: GrantedInput) -> str:
+        """Show a new private copy in the open sandbox at once; return what hides it there (untrusted), "" if nothing.
+
+        Raises SandboxError.
+        """
+        resource = await self.ready()
+        if granted.mode != "snapshot" or resource is None or not resource.healthy:
+            return ""
+        return await resource.show_input(granted.name)
 
     def _let_ask(self, handle: Handle, sink: OutputSink) -> None:
         """Let a program in a sandbox of its own ask for files, as cells do."""

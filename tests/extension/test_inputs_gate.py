@@ -113,7 +113,7 @@ async def test_a_notebook_in_the_home_folder_gives_nothing_unasked(
 
 
 async def test_what_is_not_there_is_said_before_anybody_is_asked(gate: InputGate, person: Person) -> None:
-    with pytest.raises(WorkspaceError, match=r"missing\.csv does not exist"):
+    with pytest.raises(WorkspaceError, match=r"^'missing\.csv' does not exist"):
         await gate.grant("missing.csv")
     assert person.asked == []
 

@@ -160,15 +160,60 @@ def store(root: str, path: str, data: bytes, mode: int) -> None:
         os.close(folder)
 
 
-def link(root: str, path: str, target_root: str) -> None:
-    """Make ``root/path`` a link to ``target_root/path``, and its folders; what is there stays. Raises Refused."""
+MAX_LINKS = 10000
+
+
+def link(root: str, path: str, target_root: str) -> List[str]:
+    """Make ``root/path`` a link to ``target_root/path``, and its folders; return the names that something else hides.
+
+    What is there stays. Where that is a folder, what the target holds is linked into it. Raises Refused.
+    """
     parts = parts_of(path)
+    hidden: List[str] = []
     folder = open_folder(root, parts[:-1], make=True)
     try:
-        os.symlink("/".join([target_root, *parts]), parts[-1], dir_fd=folder)
+        left = _link(folder, parts, target_root, MAX_LINKS, hidden)
+    finally:
+        os.close(folder)
+    if left < 0:
+        raise Refused("%s: more than %d names would have to be linked one by one" % (path, MAX_LINKS))
+    return hidden
+
+
+def _link(folder: int, parts: List[str], target_root: str, left: int, hidden: List[str]) -> int:
+    """Link *parts* below *target_root* into *folder* and return how many more links may be made, negative: too many."""
+    name, target = parts[-1], "/".join([target_root, *parts])
+    if left <= 0 or len(parts) > MAX_DEPTH:
+        return -1
+    try:
+        os.symlink(target, name, dir_fd=folder)
+        return left - 1
     except FileExistsError:
         pass
     except OSError as error:
-        raise Refused("%s: %s" % (path, error.strerror))
+        raise Refused("%s: %s" % ("/".join(parts), error.strerror))
+    try:
+        if os.readlink(name, dir_fd=folder) == target:
+            return left - 1
+    except OSError:
+        pass  # no link
+    try:
+        inner = os.open(name, _FOLDER, dir_fd=folder)
+    except OSError:
+        inner = -1
+    if inner < 0 or not os.path.isdir(target):
+        if inner >= 0:
+            os.close(inner)
+        if len(hidden) < 16:
+            hidden.append("/".join(parts))
+        return left - 1
+    try:
+        for entry in sorted(os.listdir(target)):
+            left = _link(inner, [*parts, entry], target_root, left, hidden)
+            if left < 0:
+                break
+    except OSError as error:
+        raise Refused("%s: %s" % ("/".join(parts), error.strerror))
     finally:
-        os.close(folder)
+        os.close(inner)
+    return left

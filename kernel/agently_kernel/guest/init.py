@@ -258,7 +258,9 @@ class Init:
     def _op_link(self, header: Dict[str, Any], _: bytes) -> None:
         answer: Dict[str, Any] = {"op": "stored", "request": header["request"], "ok": True}
         try:
-            files.link(self._root("build"), header["path"], self._root("input"))
+            hidden = files.link(self._root("build"), header["path"], self._root("input"))
+            if hidden:
+                answer["reason"] = "hidden: " + ", ".join(hidden)[:3000]
         except files.Refused as refusal:
             answer.update(ok=False, reason=str(refusal)[:4000])
         self._writer.frame(answer)

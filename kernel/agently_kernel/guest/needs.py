@@ -1,7 +1,8 @@
 """Asking for files at the moment of need: a cell opens a file that is not here, and the host may have it to give.
 
 An audit hook sees every ``open`` of Python before it happens. It asks for plain relative names that are missing, waits
-for the answer, and lets the very same call go on, which then finds the file or fails as it would have.
+for the answer, and lets the very same call go on, which then finds the file or fails as it would have. A call that adds
+to a file, or changes it in place, is only told of: nothing that is given can be written to.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ ANSWER_SECONDS = 3600.0
 """How long a file is waited for: longer than any person is asked, so that a host which never answers holds no cell for
 ever. The call then goes on as if nobody had the file."""
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_ANEW = os.O_TRUNC | os.O_EXCL
+"""What is opened so has no content that would be missed."""
 
 
 class Needs:
@@ -30,7 +33,7 @@ class Needs:
         self._root = root.rstrip("/") + "/"
         self._answers: "queue.SimpleQueue[Tuple[str, bool]]" = queue.SimpleQueue()
         self._cell = ""
-        self._asked: Set[str] = set()
+        self._asked: Set[Tuple[str, bool]] = set()
 
     def install(self) -> None:
         """Begin to watch. A hook cannot be taken away again; between cells it does nothing."""
@@ -39,6 +42,8 @@ class Needs:
         def hook(event: str, arguments: Tuple[Any, ...]) -> None:
             if event == "open" and threading.current_thread() is main:
                 self._opening(arguments[0], arguments[2])
+            elif event == "sqlite3.connect" and threading.current_thread() is main:
+                self._opening(arguments[0], os.O_RDONLY)  # it would make an empty database
 
         sys.addaudithook(hook)
 
@@ -54,17 +59,20 @@ class Needs:
 
     def _opening(self, path: Any, flags: Any) -> None:
         cell = self._router.running
-        if not cell or not isinstance(path, str) or not isinstance(flags, int) or flags & _WRITES:
+        if not cell or not isinstance(path, str) or not isinstance(flags, int):
+            return
+        writes = bool(flags & _WRITES)
+        if writes and flags & _ANEW:
             return
         name = self._name(path)
         if name is None or not self._router.channel.open:
             return
         if cell != self._cell:
             self._cell, self._asked = cell, set()
-        if name in self._asked or len(self._asked) >= MOST_QUESTIONS:
+        if (name, writes) in self._asked or len(self._asked) >= MOST_QUESTIONS:
             return
-        self._asked.add(name)
-        self._router.send({"op": "need", "cell": cell, "path": name})
+        self._asked.add((name, writes))
+        self._router.send({"op": "need", "cell": cell, "path": name, "writes": writes})
         end = time.monotonic() + ANSWER_SECONDS
         try:  # a Stop breaks in here as it does in any other wait
             while self._answers.get(timeout=max(0.0, end - time.monotonic()))[0] != name:

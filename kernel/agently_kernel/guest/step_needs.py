@@ -47,7 +47,9 @@ class StepNeeds:
             self.close()
             return
         self._turns.watch(self._ours, 0, self._ask)  # until this one has been answered
-        self._turns.writer.frame({"op": "step_need", "step": self._step, "path": path})
+        self._turns.writer.frame({
+            "op": "step_need", "step": self._step, "path": path.lstrip("\0"), "writes": path.startswith("\0"),
+        })
 
     def answer(self, ok: bool) -> None:
         """Let the program go on; *ok* says whether the file is there now."""

@@ -94,7 +94,7 @@ TO_INIT = {
     "fetch": Message({"request": _N, "area": _AREA, "path": _S, "max_bytes": _N}),
     "list": Message({"request": _N, "area": _AREA, "max_files": _N}),  # answered by `listing`
     "put": Message({"request": _N, "root": Field(str, True, 8, ("source", "input", "build")), "path": _S}, MAX_PAYLOAD),
-    "link": Message({"request": _N, "path": _S}),  # build/<path> leads to input/<path>; answered by `stored`
+    "link": Message({"request": _N, "path": _S}),  # to input/<path>; answered by `stored`: ok with a reason is hidden
     "tools": Message({"request": _N, "argvs": Field(list, True, 16)}),  # run each argv briefly; answered by `tools`
     "ping": Message({"request": _N}),
     "net_listen": Message({"request": _N, "port": _N, "env": Field(dict)}),  # on loopback; answered by `stored`
@@ -140,7 +140,8 @@ FROM_INIT = {
     "stored": Message({"request": _N, "ok": Field(bool), "reason": _SO}),
     "tools": Message({"request": _N}, 256 * 1024),  # payload: JSON list of {"argv0","available","output"}
     "pong": Message({"request": _N}),
-    "step_need": Message({"step": Field(str, True, 64), "path": _S}),  # one at a time; answered by step_need_reply
+    # one at a time, as `need`; answered by step_need_reply
+    "step_need": Message({"step": Field(str, True, 64), "path": _S, "writes": Field(bool, False)}),
     "net_open": Message({"conn": _N}),
     **_NET,
     "violation": Message({"reason": _S}),  # the interpreter broke the protocol; init has killed it
@@ -159,7 +160,8 @@ FROM_INTERPRETER = {
     ),  # payload: JSON {"user_expressions": {...}, "payload": [...], "execution_count": n}
     "reply": Message({"request": _N}, MAX_PAYLOAD),  # payload: JSON content of the Jupyter reply
     "input": Message({"cell": Field(str, True, 256), "prompt": Field(str, True, 65536), "password": Field(bool)}),
-    "need": Message({"cell": Field(str, True, 256), "path": _S}),  # a file that is missing; answered by need_reply
+    # a file that is missing, or one that the cell is about to write to (or make); answered by need_reply
+    "need": Message({"cell": Field(str, True, 256), "path": _S, "writes": Field(bool, False)}),
     "comm": _COMM,
 }
 # interpreter -> init only, never relayed: the interpreter can take requests (init tells the host with `interpreter`);

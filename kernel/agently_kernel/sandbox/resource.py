@@ -345,18 +345,22 @@ class SandboxResource(ResourceLife):
             reason = str(header.get("reason") or "no reason given")[:500]
             raise SandboxError(f"The sandbox did not take {path!r}: {reason}")
 
-    async def show_input(self, name: str, *, timeout: float = 10.0) -> None:
+    async def show_input(self, name: str, *, timeout: float = 10.0) -> str:
         """Let the working directory show the input *name*, a private copy, from now on; what stands there stays.
 
+        Returns which names are hidden by what code wrote there (untrusted; tried again next time), "" when none is.
         Raises SandboxError.
         """
         if name in self._shown:
-            return
+            return ""
         header, _ = await self._live.request({"op": "link", "path": name}, timeout=timeout)
         if not header["ok"]:
             reason = str(header.get("reason") or "no reason given")[:500]
             raise SandboxError(f"The input {name!r} could not be shown under its name: {reason}")
-        self._shown.add(name)
+        hidden = str(header.get("reason") or "").removeprefix("hidden: ")[:300]
+        if not hidden:
+            self._shown.add(name)
+        return hidden
 
     async def check_tools(
         self, tools: Mapping[str, Sequence[str]], *, timeout: float = 10.0
@@ -387,12 +391,13 @@ class SandboxResource(ResourceLife):
         if op == "need":
             run = self._running(header)
             if run is not None:  # else of a cell that is over: nobody waits for the answer
-                self._tasks.add(self._answer_need(run.cell, header["path"]))
+                self._tasks.add(self._answer_need(run.cell, header["path"], header.get("writes") is True))
             return None
         if op == "step_need":
             plan = self._router.active
             if isinstance(plan, PlanRun) and plan.current_step == header["step"]:
-                self._tasks.add(self._answer_step(plan.cell, header["step"], header["path"]))
+                writes = header.get("writes") is True
+                self._tasks.add(self._answer_step(plan.cell, header["step"], header["path"], writes))
             return None
         if op == "violation":
             self._resident.on_violation(header["reason"])
@@ -424,12 +429,12 @@ class SandboxResource(ResourceLife):
             run.input_task = self._tasks.add(answer)
         return None
 
-    async def _answer_need(self, cell: str, path: str) -> None:
-        ok = await give(self.need_handler, cell, path, self.show_input, self._bring)
+    async def _answer_need(self, cell: str, path: str, writes: bool) -> None:
+        ok = await give(self.need_handler, cell, path, writes, self.show_input, self._bring)
         await self._stops.send_quietly({"op": "need_reply", "cell": cell, "path": path, "ok": ok})
 
-    async def _answer_step(self, cell: str, step: str, path: str) -> None:
-        ok = await give(self.need_handler, cell, path, self.show_input, self._bring)
+    async def _answer_step(self, cell: str, step: str, path: str, writes: bool) -> None:
+        ok = await give(self.need_handler, cell, path, writes, self.show_input, self._bring)
         await self._stops.send_quietly({"op": "step_need_reply", "step": step, "ok": ok})
 
     def _lost_for_question(self, death: DeathCause) -> None:

@@ -121,6 +121,18 @@ class InputRoot:
             raise
         return digest, size
 
+    def measure(self, name: str) -> tuple[str, int]:
+        """Return digest and size in bytes of the folder that was copied to ``input/<name>``, as it is now."""
+        root, entries = self.path / name, list[tuple[str, int, str]]()
+        for path, info in _walk_host(root):
+            if stat.S_ISREG(info.st_mode):
+                digest = hashlib.sha256()
+                with path.open("rb") as file:
+                    while data := file.read(CHUNK):
+                        digest.update(data)
+                entries.append((path.relative_to(root).as_posix(), info.st_size, "sha256:" + digest.hexdigest()))
+        return sha256_digest(canonical_json(sorted(entries))), sum(entry[1] for entry in entries)
+
     def _place(self, fresh: Path, target: Path) -> None:
         for folder in reversed(target.relative_to(self.path).parents[:-1]):
             (self.path / folder).mkdir(mode=0o755, exist_ok=True)

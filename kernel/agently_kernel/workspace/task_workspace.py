@@ -16,7 +16,7 @@ from types import TracebackType
 from agently_kernel.contract.bundle import CodeExecutionBundle
 from agently_kernel.contract.errors import GrantError, MaterializationError, WorkspaceError, os_reason
 from agently_kernel.contract.isolation import ResourceLimits
-from agently_kernel.contract.paths import normalise_relative_path, refuse_collisions
+from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.protocols import OutputSource
 from agently_kernel.contract.workspace import (
     SANDBOX_PATHS,
@@ -84,6 +84,7 @@ class TaskWorkspace:
         self.builds = BuildCache(runtime_path / "builds")
         self._grants: dict[str, tuple[TaskWorkspaceAccessGrant, str | None]] = {}
         self._inputs: dict[str, GrantedInput] = {}
+        self._replaced: list[GrantedInput] = []  # mounts that sandboxes which were opened with them still have
         self._lock = threading.RLock()
         self._input_lock = threading.Lock()  # its own: a long copy must not hold up a cell
         self._collecting = threading.Lock()
@@ -181,7 +182,7 @@ class TaskWorkspace:
         with self._lock:
             self._require_open()
             for item in requirement.inputs:
-                if self._inputs.get(item.name) != item:
+                if self._inputs.get(item.name) != item and item not in self._replaced:
                     raise GrantError(f"the input {item.name!r} was not granted in this workspace; grant it first")
                 if _MODES.index(item.mode) > _MODES.index(requirement.mode):
                     raise GrantError(
@@ -266,15 +267,22 @@ class TaskWorkspace:
     def snapshot_input(self, host_path: Path | str, name: str, *, allow_sensitive: bool = False) -> GrantedInput:
         """Copy a host file or folder into the input area under *name*; what is there under that name is replaced.
 
+        A file of a folder that was given before is renewed in that folder's copy, and the folder is returned.
         ``allow_sensitive``: a person was asked with words that say so. Raises WorkspaceError (see ``inputs.classify``
         and ``InputRoot.snapshot``) and ValueError for a bad name. Blocks while copying.
         """
         path = absolute(host_path)
         with self._input_lock:
             self._require_open()
-            name = self._input_name(name)
+            name = self._input_name(name, path)
             self._check_class(path, allow_sensitive)
+            around = self._around(path, name)
+            if around is not None and around.mode != "snapshot":
+                return around
             digest, size = self._input_root.snapshot(path, name, allow_secrets=allow_sensitive)
+            if around is not None:
+                digest, size = self._input_root.measure(around.name)
+                return self._add_input(around.model_copy(update={"sha256": digest, "size": size}))
             return self._add_input(
                 GrantedInput(name=name, host_path=str(path), mode="snapshot", sha256=digest, size=size)
             )
@@ -282,27 +290,63 @@ class TaskWorkspace:
     def live_input(
         self, host_path: Path | str, name: str, *, mode: AccessMode = "read_only", allow_sensitive: bool = False
     ) -> GrantedInput:
-        """Grant a host file or folder as a live mount. Raises as :meth:`snapshot_input` does."""
+        """Grant a host file or folder as a live mount. Raises as :meth:`snapshot_input` does.
+
+        Of a folder that was given before that folder is returned: mounted as it is, or its copy with the file renewed.
+        """
         path = absolute(host_path)
-        if mode == "snapshot":
+        if mode == "snapshot" or self._around(path, name) is not None:
             return self.snapshot_input(path, name, allow_sensitive=allow_sensitive)
         with self._input_lock:
             self._require_open()
-            name = self._input_name(name)
+            name = self._input_name(name, path)
             self._check_class(path, allow_sensitive)
             real = path.resolve()
             if not real.is_file() and not real.is_dir():
                 raise WorkspaceError(f"{path} is no regular file or folder, so it cannot be given to a sandbox")
             return self._add_input(GrantedInput(name=name, host_path=str(real), mode=mode))
 
+    def covering(self, host_path: Path | str, name: str) -> GrantedInput | None:
+        """Return the live input that shows *host_path* under *name* already, itself or a folder around it, or None."""
+        path, given = absolute(host_path), self._inputs.get(name)
+        if given is not None and given.mode != "snapshot" and _same_place(given, name, path):
+            return given
+        around = self._around(path, name)
+        return around if around is not None and around.mode != "snapshot" else None
+
+    def _around(self, path: Path, name: str) -> GrantedInput | None:
+        """Return the folder that was given and that *path* lies in, under the name that it has there; None if none."""
+        found = [item for item in self._inputs.values() if name.startswith(item.name + "/")]
+        return next((item for item in found if _same_place(item, name, path)), None)
+
     def _add_input(self, granted: GrantedInput) -> GrantedInput:
+        """Enter *granted* in the book; single files of a folder that is given now are not kept beside it."""
         with self._lock:
+            for name in [name for name in self._inputs if f"{name}/".startswith(granted.name + "/")]:
+                replaced = self._inputs.pop(name)
+                if replaced.mode != "snapshot" and replaced != granted:
+                    self._replaced.append(replaced)
             self._inputs[granted.name] = granted
         return granted
 
-    def _input_name(self, name: str) -> str:
+    def _input_name(self, name: str, path: Path) -> str:
+        """Return the name to be used. Raises ValueError where what was given before stands in its way."""
         name = normalise_relative_path(name, what="input name")
-        refuse_collisions([name, *(other for other in self._inputs if other != name)], what="input name")
+        for other in self._inputs.values():
+            if other.name == name:
+                continue
+            if other.name.casefold() == name.casefold():
+                raise ValueError(
+                    f"the input name differs only in case from {other.name!r}, given before; give it another (--name)"
+                )
+            shorter, longer = sorted((name, other.name), key=len)
+            if longer.casefold().startswith(shorter.casefold() + "/") and not (
+                _same_place(other, name, path) if other.name == shorter else _below(other, name, path)
+            ):
+                raise ValueError(
+                    f"the input name and {other.name!r}, under which {other.host_path} was given before, cannot lie "
+                    "one in the other; give it another (--name)"
+                )
         return name
 
     def _check_class(self, path: Path, allow_sensitive: bool) -> None:
@@ -427,6 +471,19 @@ class TaskWorkspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+
+def _same_place(given: GrantedInput, name: str, path: Path) -> bool:
+    """True when *path* is what *given* shows under *name*, which is its own or lies below it."""
+    rest = name[len(given.name) :].strip("/")
+    here = Path(given.host_path) / rest if rest else Path(given.host_path)
+    return here == path or here.resolve() == path.resolve()
+
+
+def _below(given: GrantedInput, name: str, path: Path) -> bool:
+    """True when the folder *path*, called *name*, holds what was *given* under the same name."""
+    there = path / given.name[len(name) :].strip("/")
+    return there == Path(given.host_path) or there.resolve() == Path(given.host_path).resolve()
 
 
 def _hold(folder: Path, locks: list[int]) -> bool:

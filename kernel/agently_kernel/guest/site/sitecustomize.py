@@ -12,6 +12,7 @@ import sys
 
 MOST_QUESTIONS = 64
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
+_ANEW = os.O_TRUNC | os.O_EXCL
 
 
 def _ask_for_missing_files(socket: int, root: str) -> None:
@@ -20,16 +21,21 @@ def _ask_for_missing_files(socket: int, root: str) -> None:
     listening = [True]
 
     def hook(event: str, arguments: tuple[object, ...]) -> None:
-        if event != "open" or not listening or _thread.get_ident() != main or os.getpid() != pid:
+        if event not in ("open", "sqlite3.connect") or not listening:
             return
-        path, flags = arguments[0], arguments[2]
-        if not isinstance(path, str) or not isinstance(flags, int) or flags & _WRITES or len(path) > 4000:
+        if _thread.get_ident() != main or os.getpid() != pid:
+            return
+        path, flags = arguments[0], arguments[2] if event == "open" else os.O_RDONLY
+        if not isinstance(path, str) or not isinstance(flags, int) or len(path) > 4000:
+            return
+        writes = bool(flags & _WRITES)
+        if writes and flags & _ANEW:
             return
         if "\0" in path or (path.startswith("/") and not path.startswith(root)):
             return
         try:
             full = os.path.normpath(os.path.join(os.getcwd(), path))
-            name = full[len(root) :].encode("utf-8")
+            name = (b"\0" if writes else b"") + full[len(root) :].encode("utf-8")  # as init reads it
         except (OSError, UnicodeEncodeError):
             return
         if not full.startswith(root) or os.path.lexists(full) or name in asked or len(asked) >= MOST_QUESTIONS:
