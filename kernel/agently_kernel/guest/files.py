@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Any, Dict, Iterator, List, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 from . import wire
 
 MAX_DEPTH = 64
 WALK_SECONDS = 2.0
+QUICK_SECONDS = 0.02
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -101,11 +102,40 @@ def read_frames(request: int, fd: int, size: int) -> Iterator[Tuple[Dict[str, An
         os.close(fd)
 
 
-def list_files(root: str, max_files: int) -> List[Dict[str, Any]]:
-    """Return {"path", "size"} of the regular files with one link below *root*, at most *max_files*, within two
-    seconds."""
+class Listed:
+    """What the host was told last of the files below *root*: while that is so, it need not ask again.
+
+    A question costs a round trip, which after a short cell is as dear as half of the cell. Nothing is done before the
+    host has asked once, for where it sees the folder itself it never does.
+    """
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._most = 0
+        self._told: Optional[List[Dict[str, Any]]] = None
+
+    def tell(self, max_files: int) -> List[Dict[str, Any]]:
+        """Return the list, and remember it if it can be made again in no time."""
+        started = time.monotonic()
+        found = list_files(self._root, max_files)
+        quick = time.monotonic() - started < QUICK_SECONDS
+        self._most, self._told = max_files, found if quick else None
+        return found
+
+    def unchanged(self) -> bool:
+        """True when the list is what it was."""
+        if self._told is None:
+            return False
+        deadline = time.monotonic() + QUICK_SECONDS
+        same = list_files(self._root, self._most, QUICK_SECONDS) == self._told
+        return same and time.monotonic() < deadline
+
+
+def list_files(root: str, max_files: int, seconds: float = WALK_SECONDS) -> List[Dict[str, Any]]:
+    """Return {"path", "size"} of the regular files with one link below *root*: at most *max_files*, and those that are
+    found within so many seconds."""
     found: List[Dict[str, Any]] = []
-    deadline = time.monotonic() + WALK_SECONDS
+    deadline = time.monotonic() + seconds
     try:
         start = os.open(root, _FOLDER & ~os.O_NOFOLLOW)
     except OSError:

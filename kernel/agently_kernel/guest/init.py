@@ -42,7 +42,8 @@ class Init:
         self._turns = Turns(channel_out)
         self._writer = self._turns.writer
         self._decoder = wire.Decoder(_FROM_HOST)
-        self._resident = Resident(self._turns, config)
+        self._listed = files.Listed(self._root("output"))
+        self._resident = Resident(self._turns, config, self._listed.unchanged)
         environment = {name: value for name, value in (config.get("env") or {}).items() if isinstance(value, str)}
         self._steps = Steps(self._turns, environment)
         self._network = Network(self._turns)
@@ -248,7 +249,9 @@ class Init:
                 self._writer.frame(*frame)
 
     def _op_list(self, header: Dict[str, Any], _: bytes) -> None:
-        found = files.list_files(self._root(header["area"]), header["max_files"])
+        most = header["max_files"]
+        output = header["area"] == "output"
+        found = self._listed.tell(most) if output else files.list_files(self._root(header["area"]), most)
         data = json.dumps(found).encode("ascii")
         while len(data) > wire.FROM_INIT["listing"].payload:
             found = found[: len(found) // 2]

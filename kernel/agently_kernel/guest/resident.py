@@ -8,7 +8,7 @@ import signal
 import struct
 import time
 from collections import deque
-from typing import Any, Deque, Dict, Optional, Set
+from typing import Any, Callable, Deque, Dict, Optional, Set
 
 from . import children, wire
 from .turns import Turns, how_it_ended
@@ -63,8 +63,10 @@ class Interpreter:
 class Resident:
     """Keeps at most one interpreter."""
 
-    def __init__(self, turns: Turns, config: Dict[str, Any]) -> None:
+    def __init__(self, turns: Turns, config: Dict[str, Any], unchanged: Callable[[], bool]) -> None:
+        """*unchanged* tells at a cell's end whether the host knows the list of its outputs already."""
         self._turns = turns
+        self._unchanged = unchanged
         self._config = config
         self._now: Optional[Interpreter] = None
         turns.on_pause.append(self._watch)
@@ -232,6 +234,8 @@ class Resident:
             elif op == "done":
                 now.busy = False
                 now.cells.popleft()
+                if self._unchanged():
+                    header["unchanged"] = True
             elif op == "reply":
                 now.questions.discard(header["request"])
             elif op == "text" and not payload:

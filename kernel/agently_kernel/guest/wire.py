@@ -175,7 +175,11 @@ INSIDE = {
     for op, message in {**FROM_INTERPRETER, "ready": READY, "busy": BUSY}.items()
 }
 TO_GUEST = {**TO_INIT, **TO_INTERPRETER}
-FROM_GUEST = {**FROM_INIT, **FROM_INTERPRETER}
+_DONE = FROM_INTERPRETER["done"]
+# `unchanged` is init's word: a `list` of output would be answered now as it was answered last.
+FROM_GUEST = {
+    **FROM_INIT, **FROM_INTERPRETER, "done": Message({**_DONE.fields, "unchanged": Field(bool, False)}, _DONE.payload),
+}
 
 
 def encode(header: Dict[str, Any], payload: bytes = b"") -> bytes:

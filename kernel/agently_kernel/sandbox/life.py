@@ -24,7 +24,7 @@ from agently_kernel.sandbox.questions import Questions
 from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.router import OutputRouter
 from agently_kernel.sandbox.session import GuestSession, SessionEnd
-from agently_kernel.sandbox.source import GuestOutputSource
+from agently_kernel.sandbox.source import GuestOutputSource, KnownListing
 from agently_kernel.sandbox.stopping import Stops, TaskKeeper, complete_despite_cancel
 from agently_kernel.sandbox.wear import Wear
 
@@ -81,6 +81,7 @@ class ResourceLife:
         self._death_known = asyncio.Event()
         self._idle_death: DeathCause | None = None
         self._wear = Wear()
+        self._listing = KnownListing()
 
     # -- what is known of it -------------------------------------------------------------------------------------
 
@@ -163,7 +164,7 @@ class ResourceLife:
     @property
     def output_source(self) -> GuestOutputSource:
         """Where ``TaskWorkspace.collect`` reads from."""
-        return GuestOutputSource(self._sandbox, self._live)
+        return GuestOutputSource(self._sandbox, self._live, self._listing)
 
     def _refuse_dead(self) -> None:
         if self._closing is not None:

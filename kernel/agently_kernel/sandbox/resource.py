@@ -134,6 +134,7 @@ class SandboxResource(ResourceLife):
         verify_binding(bundle, manifest, grant, self._mounts)
         async with self._turn:
             self._refuse_dead()
+            self._listing.unchanged = False
             await self.open_network()
             if self._deliver is not None:
                 self._bring = partial(self._deliver, self.put_file, manifest, grant)
@@ -274,6 +275,7 @@ class SandboxResource(ResourceLife):
         Returns after *grace* seconds and a little more at the latest. Raises SandboxDied.
         """
         self._refuse_dead()
+        self._listing.unchanged = False
         await self._resident.finish(grace)
 
     async def ready(self) -> None:
@@ -417,6 +419,7 @@ class SandboxResource(ResourceLife):
         run = self._running(header)
         if run is not None:  # else of a cell that is over, or a forgery: it changes nothing
             self._wear.finished_cell()
+            self._listing.unchanged = header.get("unchanged", False)
             await run.take_done(header["status"] == "ok", payload)
             self._end_activity(run)  # at once: what follows in the same read is late output
 
@@ -443,6 +446,7 @@ class SandboxResource(ResourceLife):
 
     def _interpreter_exited(self, death: DeathCause, was_ready: bool) -> None:
         self._questions.forget()
+        self._listing.unchanged = False
         run = self._router.active
         self._wear.ended(death, was_ready)
         if isinstance(run, CellRun) and run.sent:

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from guest_driver import Guest
 
-from agently_kernel.guest import wire
+from agently_kernel.guest import files, wire
 
 ENV = {"PATH": "/usr/bin:/bin"}
 
@@ -342,3 +342,33 @@ def test_stdout_carries_frames_only_whatever_the_guest_prints(tmp_path: Path) ->
         cell = guest.run("import os, sys\nprint('a', file=sys.__stdout__)\nos.write(1, b'b\\n'); os.write(2, b'c\\n');")
         assert (cell.text(), cell.text("stderr")) == ("a\nb\n", "c\n")
         assert guest.stderr == b""
+
+
+def test_only_init_says_that_outputs_are_unchanged_and_only_to_a_host_that_asks(tmp_path: Path) -> None:
+    with Guest(tmp_path) as guest:
+        guest.start()
+
+        def word(code: str) -> Any:
+            return guest.run(code).frames[-1][0].get("unchanged")
+
+        assert (word("1"), word("2")) == (None, None)
+        guest.ask("list", area="output", max_files=10)
+        assert word("3") is True
+        assert word(f"open({guest.roots['output']!r} + '/x', 'w').close()") is None
+        guest.ask("list", area="build", max_files=10)
+        assert word("4") is None
+        guest.ask("list", area="output", max_files=10)
+        assert (word("5"), word("6")) == (True, True)
+    assert "unchanged" not in wire.INSIDE["done"].fields
+
+
+def test_a_list_that_takes_long_is_not_made_at_the_end_of_cells(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a").write_text("1")
+    listed = files.Listed(str(tmp_path))
+    assert not listed.unchanged()  # nobody has asked
+    assert listed.tell(10) == [{"path": "a", "size": 1}] and listed.unchanged()
+    monkeypatch.setattr(files, "QUICK_SECONDS", 0.0)
+    assert not listed.unchanged()  # it took too long to be sure
+    listed.tell(10)
+    monkeypatch.undo()
+    assert not listed.unchanged()  # it took too long to be done again

@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sandbox_support import Harness, until
@@ -15,6 +16,7 @@ from agently_kernel.contract.bundle import CodeExecutionStep
 from agently_kernel.contract.errors import SandboxDied, SandboxError
 from agently_kernel.contract.outputs import DisplayOutput, NoticeOutput, OutputEvent, StreamOutput
 from agently_kernel.contract.result import ExecutionStatus
+from agently_kernel.sandbox.session import GuestSession
 
 
 async def test_state_lives_on_and_streams_and_results_come(harness: Harness) -> None:
@@ -320,3 +322,48 @@ async def test_tools_are_observed_inside(harness: Harness) -> None:
     assert not facts["node"].available
     assert not resource.facts.toolchains["go"].available
     assert resource.facts.toolchains["python"].version == ".".join(str(part) for part in sys.version_info[:3])
+
+
+async def test_a_guest_s_word_that_its_outputs_are_as_they_were_saves_one_question(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One question to begin with, then only after cells that changed something; the word holds for one look."""
+    resource = await harness.open()
+    output = harness.sandbox.paths["output"]
+    asked: list[str] = []
+    real = GuestSession.request
+
+    async def request(self: GuestSession, message: dict[str, Any], *args: Any, **more: Any) -> Any:
+        asked.append(message["op"])
+        return await real(self, message, *args, **more)
+
+    monkeypatch.setattr(GuestSession, "request", request)
+
+    async def look(code: str) -> tuple[list[tuple[str, int]], int]:
+        await harness.run(code)
+        asked.clear()
+        return sorted(await resource.output_source.list_files("output", 100)), asked.count("list")
+
+    write = f"open({output!r} + '/{{}}', 'w').write({{!r}})"
+    assert await look("1") == ([], 1)
+    assert await look("2") == ([], 0)
+    assert await look(write.format("a", "x")) == ([("a", 1)], 1)
+    assert await look("3") == ([("a", 1)], 0)
+    assert await look(write.format("a", "xx")) == ([("a", 2)], 1)
+    assert await look(f"import os; os.mkdir({output!r} + '/d')") == ([("a", 2)], 0)
+    assert await look(write.format("d/b", "y")) == ([("a", 2), ("d/b", 1)], 1)
+    assert await look(f"os.remove({output!r} + '/a')") == ([("d/b", 1)], 1)
+
+    await harness.run("4")
+    source = resource.output_source
+    assert await source.list_files("output", 100) == [("d/b", 1)]
+    Path(output, "late").write_text("")  # as by a thread that a cell left behind
+    assert sorted(await source.list_files("output", 100)) == [("d/b", 1), ("late", 0)]
+    await harness.run("5")
+    assert await source.list_files("output", 1) != []  # another question than the last one
+    await harness.run("6")
+    assert len(await source.list_files("output", 100)) == 2
+
+    await harness.run(f"import atexit; atexit.register(lambda: {write.format('end', 'z')})")
+    await resource.finish()
+    assert ("end", 1) in await source.list_files("output", 100)
