@@ -15,7 +15,7 @@ from agently_kernel.contract.bundle import CodeExecutionFile, CodeExecutionReque
 from agently_kernel.contract.errors import ConfigurationError, reasons
 from agently_kernel.contract.network import HostPattern
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderCandidate
-from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
+from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
 from agently_kernel.hints import program_hint
 from agently_kernel.output_notes import collected_lines, isolation_line, refused_line
@@ -146,9 +146,6 @@ def show_outputs(home: Home, cell: str, wanted: Wanted, result: CodeExecutionRes
     for line in collected_lines(result.outputs):
         home.screen.note(cell, line)
     refused = refused_line(result.refused_outputs, fresh=wanted.requirement is not None)
-    missing = ""
-    if result.status is ExecutionStatus.ERROR and wanted.request.form is ExecutionForm.ONE_SHOT:
-        missing = home.sandbox.inputs.hint(result.stderr.text[-1000:], cell=cell)
-    for line in (refused, missing, program_hint(wanted.request, result)):
+    for line in (refused, home.sandbox.inputs.hint(result, cell=cell), program_hint(wanted.request, result)):
         if line:
             home.screen.note(cell, line)

@@ -158,9 +158,9 @@ class CellRunner:
         reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
         if result.selection is not None and result.selection.unsafe:  # for programs; people read the line
             reply["agently"] = {"unsafe": True, "provider": result.selection.provider_id}
-        offline = network_hint(result)
-        if offline:
-            kernel.screen.note(cell, offline)
+        for hint in (network_hint(result), kernel.sandbox.inputs.hint(result, cell=cell)):
+            if hint:
+                kernel.screen.note(cell, hint)
         payloads = result.reply.get("payload")
         if payloads:
             allowed = kernel.filter.payloads(list(payloads), cell=cell)
@@ -179,9 +179,6 @@ class CellRunner:
                 tuple(map(str, error.get("traceback") or ())),
             )
             content = {"ename": shown.ename, "evalue": shown.evalue, "traceback": list(shown.traceback)}
-            hint = kernel.sandbox.inputs.hint(shown.evalue, cell=cell)
-            if hint:
-                kernel.screen.note(cell, hint)
             if result.status is ExecutionStatus.TIMED_OUT:
                 kernel.screen.note(cell, result.message)
         else:

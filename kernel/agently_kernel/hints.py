@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
+from agently_kernel.languages.plan import PACKAGE_HOSTS
 
 TAIL = 8192
 """Characters at the end of each stream that are looked at."""
@@ -17,7 +18,12 @@ _NO_NETWORK = re.compile(
     r"Could not find a version that satisfies the requirement|"
     r"getaddrinfo (?:failed|ENOTFOUND)|dial (?:tcp|udp)[^\n]{0,200}(?:no such host|unreachable|connection refused)"
 )
-_INSTALLER = re.compile(r"No matching distribution found|NewConnectionError|PackagesNotFoundError|npm (?:ERR|error)")
+_INSTALLERS: Mapping[str, re.Pattern[str]] = {
+    "python": re.compile(r"No matching distribution found|NewConnectionError.{0,300}/simple/"),
+    "node": re.compile(r"npm (?:ERR|error)"),
+    "go": re.compile(r"proxy\.golang\.org|sum\.golang\.org"),
+}
+LINE_ALLOW = "%agently allow network"
 
 
 def network_hint(result: CodeExecutionResult) -> str:
@@ -25,20 +31,33 @@ def network_hint(result: CodeExecutionResult) -> str:
 
     What the cell showed is only searched for the words that systems use, so this may be wrong: it is a hint.
     """
-    if result.facts is None or result.facts.network != "none":
+    if result.facts is None or result.facts.network not in ("none", "filtered"):
         return ""
     error: Mapping[str, object] = result.error or {}
     said = (str(error.get("evalue", ""))[:TAIL], result.stderr.text[-TAIL:], result.stdout.text[-TAIL:])
     if not any(_NO_NETWORK.search(text) for text in said if text):
         return ""
-    hint = (
+    if result.facts.network == "filtered":
+        hosts = ", ".join(result.facts.network_hosts) or "what was allowed"
+        return (
+            f"Only {hosts} can be reached from this sandbox, through the proxy that HTTP_PROXY and HTTPS_PROXY name, "
+            "which HTTP clients use by themselves: there is no name resolution, and no direct connection of a "
+            f"socket. To add a host: {LINE_ALLOW} HOST"
+        )
+    installers = [name for name, said_so in _INSTALLERS.items() if any(said_so.search(text) for text in said[1:])]
+    if installers:
+        needed = PACKAGE_HOSTS[installers[0]]
+        return (
+            f"The network is off in this sandbox, on purpose. To install here run {LINE_ALLOW} {' '.join(needed)}, or "
+            f"begin the cell of a program with %%agently_exec --network {','.join(needed)} (you are asked), then run "
+            "it again. What is installed so lasts as long as the sandbox. Packages of the environment that this kernel "
+            "is installed in are there already: install others there to keep them."
+        )
+    return (
         "The network is off in this sandbox, on purpose. To open single hosts run %agently allow network HOST, or "
         "begin the cell of a program with %%agently_exec --network HOST (you are asked); to open them always, list "
         "them in c.AgentlyKernel.network_hosts in your configuration."
     )
-    if any(_INSTALLER.search(text) for text in said[1:]):
-        hint += " Packages of the environment that this kernel is installed in are there already: install others there."
-    return hint
 
 
 def program_hint(request: CodeExecutionRequest, result: CodeExecutionResult) -> str:

@@ -21,6 +21,7 @@ from agently_kernel.contract.bundle import MAX_BUNDLE_FILES, MAX_FILE_BYTES, Cod
 from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
 from agently_kernel.contract.paths import OUTPUT_ROOT, normalise_relative_path
 from agently_kernel.contract.resource import ExecutionResourcePolicy
+from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import GrantedInput
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.workspace.inputs import absolute, classify, is_secret_name
@@ -29,6 +30,10 @@ from agently_kernel.workspace.task_workspace import TaskWorkspace
 InputMode = Literal["snapshot", "read_only"]
 Stamp = tuple[int, int, int, int]
 _MISSING = re.compile(r"no such file|not found|does not exist|cannot open|can't open|unable to open|not exist", re.I)
+_MODULE = re.compile(r"No module named '(\w{1,200})")
+_NO_PLACE = re.compile(r"Read-only file system|EROFS|non-existent directory", re.I)
+_ABSOLUTE = re.compile(r"(?:no such file[\w ]*|not found|not exist)[^\n]{0,20}?['\"](/[^'\"\n]{1,400})['\"]", re.I)
+_INSIDE = ("/workspace", "/tmp", "/proc", "/sys", "/dev", "/usr", "/etc", "/bin", "/lib", "/var", "/run")  # noqa: S108
 _WORD = re.compile(r"'([^'\n]{1,400})'|\"([^\"\n]{1,400})\"|([^\s'\",;()]{1,400})")
 MOST_QUESTIONS = 8
 """How many files one cell may ask for."""
@@ -170,18 +175,51 @@ class InputGate:
             and all(item.name != name or item.mode != "snapshot" for item in self.workspace.inputs)
         )
 
-    def hint(self, message: str, *, cell: str = "") -> str:
-        """Return how to give what an error's *message* (untrusted) says is missing, "" when it names nothing of ours.
+    def hint(self, result: CodeExecutionResult, *, cell: str = "") -> str:
+        """Return how to give what a cell seems to have missed, or where it may write, "" when nothing of that shows.
 
-        For libraries that open files without Python's knowledge; what a cell was asked or told already is left out.
+        For what opens files without Python's knowledge: libraries, commands, imports, absolute paths. All that is
+        looked at is untrusted; what a cell was asked or told already is left out.
         """
-        if not _MISSING.search(message):
+        said = str((result.error or {}).get("evalue") or "")[:4000]
+        streams = (result.stderr.text[-4000:], result.stdout.text[-4000:])
+        lines = [line for text in streams for line in text.splitlines() if _MISSING.search(line)]
+        if _MISSING.search(said):
+            lines.insert(0, said)
+        for line in lines[-20:]:
+            for found in list(_WORD.finditer(line))[:50]:
+                name = (found.group(1) or found.group(2) or found.group(3)).strip().rstrip(":").removeprefix("./")
+                if (told := self._hint_for(name, cell)):
+                    return told
+        failed = result.status is not ExecutionStatus.SUCCESS
+        for text in (said, streams[0]) if failed else ():
+            for module in _MODULE.findall(text)[-3:]:
+                for name in (f"{module}.py", module):
+                    if (told := self._hint_for(name, cell, as_part=bool(result.steps))):
+                        return told
+        if not failed or (cell, "") in self._needed:
             return ""
-        for found in list(_WORD.finditer(message[:4000]))[:50]:
-            name = (found.group(1) or found.group(2) or found.group(3)).strip().rstrip(":").removeprefix("./")
-            if self.lies_beside(name) and self.mount_of(name) is None and (cell, name) not in self._needed:
-                return not_given(name)
-        return ""
+        told = _where_to_write(said, streams[0]) or _machine_path(said)
+        if told:
+            self._needed.add((cell, ""))
+        return told
+
+    def _hint_for(self, name: str, cell: str, *, as_part: bool = False) -> str:
+        """Return what to say of *name* (untrusted) when it is a file of ours that was not given, else "".
+
+        *as_part*: the program would find it only among its own files.
+        """
+        inside = name.removeprefix(f"{self.folder}/") if name.startswith(f"{self.folder}/") else name
+        if not self.lies_beside(inside) or self.mount_of(inside) is not None or not self.may_say(inside, cell=cell):
+            return ""
+        if as_part:
+            part = f"{inside}={inside}" if (self.folder / inside).is_dir() else inside
+            return (
+                f"{inside} lies beside the notebook but is no part of this program. To make it one: "
+                f"%%agently_exec --file {shlex.quote(part)}"
+            )
+        there = "" if inside == name else f" and then open it as {shlex.quote(inside)}, its name in the sandbox"
+        return not_given(inside) + there
 
     async def read_files(self, text: str, *, name: str = "", cell: str = "") -> tuple[CodeExecutionFile, ...]:
         """Return a file, or all files of a folder, as parts of a program, after asking where that is due.
@@ -226,6 +264,28 @@ class InputGate:
             gate, str(path), policy=self.policy, facts=facts, why=why, session_id=self.session_id, cell_id=cell
         )
         return kind == "sensitive"
+
+
+def _where_to_write(*texts: str) -> str:
+    """Return where results belong when one of *texts* says that a place cannot be written to, else ""."""
+    if not any(_NO_PLACE.search(text) for text in texts):
+        return ""
+    return (
+        "The sandbox writes to its working folder, output/ and /tmp only. Write results to output/, such as "
+        "output/result.csv: what lies there is kept."
+    )
+
+
+def _machine_path(text: str) -> str:
+    """Return how a file is given that *text* says is missing under an absolute path of no place in the sandbox."""
+    found = next((path for path in _ABSOLUTE.findall(text) if not path.startswith(_INSIDE)), "")
+    if not found:
+        return ""
+    name = shlex.quote(found.rstrip("/").rpartition("/")[2])
+    return (
+        f"The sandbox sees no files of this machine but those it is given. To give this one: {how_to_grant(found)} "
+        f"and then open it as {name}. Results belong in output/."
+    )
 
 
 def _stamp(path: Path) -> Stamp:

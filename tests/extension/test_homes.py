@@ -117,7 +117,9 @@ def test_a_network_that_is_missed_is_told_once(home: KernelSession, where: str, 
     run = home.run(f"%%agently_exec {where}\n{program}")
     assert run.status == "error"
     assert run.text("stderr").count("The network is off in this sandbox, on purpose.") == 1
-    assert "%%agently_exec --network HOST" in run.text("stderr")
+    hosts = "pypi.org,files.pythonhosted.org" if "pip" in program else "HOST"
+    assert f"%%agently_exec --network {hosts}" in run.text("stderr")
+    assert f"%agently allow network {hosts.replace(',', ' ')}" in run.text("stderr")
     assert ("install others there" in run.text("stderr")) == ("pip" in program)
 
 

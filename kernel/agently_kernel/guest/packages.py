@@ -10,6 +10,8 @@ import os
 import sys
 import sysconfig
 
+WHAT_LASTS = "Note: packages that are installed from a cell last as long as this sandbox."
+
 
 def make_installable() -> None:
     """Let pip install into the home folder, where this and other interpreters find it; harmless when done twice."""
@@ -27,3 +29,10 @@ def make_installable() -> None:
     os.environ["PATH"] = os.path.join(prefix, "bin") + os.pathsep + os.environ.get("PATH", "")
     sys.path.insert(1, folder)
     importlib.invalidate_caches()
+
+
+def say_what_lasts() -> None:
+    """Let the magics that install packages say how long those last, instead of advising a restart, which loses them."""
+    packaging = sys.modules.get("IPython.core.magics.packaging")
+    if packaging is not None:
+        packaging.__dict__["print"] = lambda *_: print(WHAT_LASTS)

@@ -30,6 +30,7 @@ from .completion import Completions
 from .facade import KernelFacade, announce
 from .history import History
 from .kernel_magics import register
+from .packages import say_what_lasts
 from .services import Outcome, Request, Services
 from .shell import Awaiting, Engine
 from .stops import run_child
@@ -230,6 +231,7 @@ class IPythonEngine(Engine):
         _interruptible_pdb()
         _look_for_what_is_displayed(services)
         plots.install()
+        say_what_lasts()
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # exiting ends the cell here, whichever way
         self.comms = CommRoom(services)
         shell.kernel.comm_manager = self.comms.manager

@@ -198,6 +198,8 @@ def sandbox_environment(
         "TERM": "xterm-256color",
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONUTF8": "1",
+        "PIP_RETRIES": "1",  # else it waits long for a network that is off
+        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
         "MPLBACKEND": "module://matplotlib_inline.backend_inline",
         "MPLCONFIGDIR": home + "/.config/matplotlib",
         "IPYTHONDIR": home + "/.ipython",
