@@ -388,7 +388,7 @@ def _allowed_hosts(kind: str, text: str) -> tuple[str, ...]:
     except ValueError as error:
         raise ConfigurationError(f"{LINE} allow network: {error}.") from error
     if not hosts:
-        raise ConfigurationError(f"{LINE} allow network: name the hosts, for example {LINE} allow network pypi.org")
+        raise ConfigurationError(f"{LINE} allow network: name the hosts, as in {LINE} allow network data.example.org")
     return hosts
 
 

@@ -18,7 +18,7 @@ from agently_kernel.contract.errors import (
     SandboxDied,
 )
 from agently_kernel.contract.outputs import OutputSink
-from agently_kernel.contract.protocols import CodeExecutionResource, UsesBuilds
+from agently_kernel.contract.protocols import CodeExecutionResource, CodeRuntimeAdapter, UsesBuilds
 from agently_kernel.contract.resource import (
     ExecutionResourcePolicy,
     ExecutionResourceRequirement,
@@ -214,7 +214,7 @@ class CodeExecution:
                 execution_id=run.execution_id, requirement=access or TaskWorkspaceAccessRequirement()
             )
         with run.step("prepare"):
-            bundle = run.bundle = get_adapter(request.language).prepare(request, requirement.policy)
+            bundle = run.bundle = await _prepared(get_adapter(request.language), request, requirement.policy)
             policy = await self._approve_network(bundle, requirement, cell)
         with run.step("ensure"):
             handle = run.handle = await self._ensure(requirement, policy, bundle, grant, run)
@@ -336,6 +336,15 @@ def _resource(handle: Handle) -> CodeExecutionResource:
     if handle.resource is None:
         raise ExecutionResourceError("The resource was released before the code could run; run it again.")
     return handle.resource
+
+
+async def _prepared(
+    adapter: CodeRuntimeAdapter, request: CodeExecutionRequest, policy: ExecutionResourcePolicy
+) -> CodeExecutionBundle:
+    """Plan a request; in a thread where it brings files, for an adapter may then ask a tool of this machine."""
+    if request.files:
+        return await asyncio.to_thread(adapter.prepare, request, policy)
+    return adapter.prepare(request, policy)
 
 
 async def _execute(

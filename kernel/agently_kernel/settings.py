@@ -106,7 +106,7 @@ class KernelSettings(Frozen):
     approval_timeout: float = Field(default=120.0, gt=0, le=MAX_SECONDS)
     network: Literal["disabled", "enabled"] = "disabled"
     network_hosts: tuple[str, ...] = Field(
-        default=(), description="hosts that cells may always reach: 'pypi.org', '*.example.org', 'db.example.org:5432'"
+        default=(), description="hosts cells may always reach: 'data.example.org', '*.example.org', '10.1.2.3:5432'"
     )
     package_hosts: Mapping[str, tuple[str, ...]] = Field(
         default_factory=dict, description="by language: hosts that packages come from, instead of the public index"

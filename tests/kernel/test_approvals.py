@@ -17,7 +17,7 @@ from agently_kernel.policy_text import WORDING, build_request
 
 
 def question(timeout: float | None = 30.0) -> ApprovalRequest:
-    return build_request("network", "pypi.org", timeout=timeout, session_id="s")
+    return build_request("network", "data.example.org", timeout=timeout, session_id="s")
 
 
 async def test_nobody_there_is_said_at_once() -> None:
@@ -87,7 +87,7 @@ async def test_through_the_policy_silence_is_timed_out_and_a_yes_for_the_session
         await asyncio.sleep(0.01)
     broker.answer(request.request_id, request.nonce, request.digest(), ApprovalOutcome.APPROVED_SESSION)
     assert (await asking).outcome is ApprovalOutcome.APPROVED_SESSION
-    assert approval.remembered("s") == (("s", "network", "pypi.org"),)
+    assert approval.remembered("s") == (("s", "network", "data.example.org"),)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +115,7 @@ async def test_the_input_box_wants_word_and_code(answer: str, outcome: ApprovalO
     broker = ApprovalBroker(input_box=lambda: box)
     assert await broker.handle(question()) is outcome
     assert prompts[0].startswith(PROMPT_MARK)
-    assert "pypi.org" in prompts[0]
+    assert "data.example.org" in prompts[0]
 
 
 @pytest.mark.parametrize(
@@ -135,7 +135,7 @@ async def test_a_no_says_who_said_it_and_a_yes_without_the_code_what_is_missing(
     broker, approval = ApprovalBroker(input_box=lambda: box), PolicyApproval()
     approval.set_channel(broker.handle, broker.account)
     with pytest.raises(ApprovalDenied) as caught:
-        await approval.gate("network", "pypi.org", policy=ExecutionResourcePolicy())
+        await approval.gate("network", "data.example.org", policy=ExecutionResourcePolicy())
     assert said in str(caught.value)
     assert CHANNEL_HANDLER not in str(caught.value)
     assert caught.value.details["by"] == "input box"
@@ -144,7 +144,7 @@ async def test_a_no_says_who_said_it_and_a_yes_without_the_code_what_is_missing(
 async def test_a_denial_in_the_panel_says_so() -> None:
     broker, approval = ApprovalBroker(panel_attached=lambda: True), PolicyApproval()
     approval.set_channel(broker.handle, broker.account)
-    asking = asyncio.create_task(approval.gate("network", "pypi.org", policy=ExecutionResourcePolicy()))
+    asking = asyncio.create_task(approval.gate("network", "data.example.org", policy=ExecutionResourcePolicy()))
     while not broker.pending():
         await asyncio.sleep(0.01)
     (request,) = broker.pending()
@@ -166,7 +166,7 @@ async def test_a_no_of_a_rule_names_the_rule(policy: dict[str, str], handler: st
     approval.register_handler("mine", lambda request: "yes")  # type: ignore[arg-type,return-value]
     approval.configure(handler=handler)
     with pytest.raises(ApprovalDenied) as caught:
-        await approval.gate("network", "pypi.org", policy=ExecutionResourcePolicy(**policy))
+        await approval.gate("network", "data.example.org", policy=ExecutionResourcePolicy(**policy))
     assert said in str(caught.value)
 
 
@@ -278,7 +278,7 @@ async def test_a_shorter_wait_is_kept_and_a_longer_one_is_not() -> None:
         approval.set_channel(broker.handle)
         approval.longest_wait = wished
         policy = ExecutionResourcePolicy(approval_timeout_seconds=60)
-        asking = asyncio.create_task(approval.gate("network", "pypi.org", policy=policy))
+        asking = asyncio.create_task(approval.gate("network", "data.example.org", policy=policy))
         while not broker.pending():
             await asyncio.sleep(0.001)
         (request,) = broker.pending()

@@ -179,5 +179,5 @@ class SandboxFacts(Frozen):
 
     @property
     def network_shown(self) -> str:
-        """The network as a person reads it: ``none``, ``hosts: pypi.org``, ``inherited`` …"""
+        """The network as a person reads it: ``none``, ``hosts: data.example.org``, ``inherited`` …"""
         return f"hosts: {', '.join(self.network_hosts)}" if self.network_hosts else self.network

@@ -17,6 +17,7 @@ from agently_kernel.contract.bundle import (
 )
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.resource import ExecutionResourcePolicy
+from agently_kernel.languages.indexes import package_hosts
 from agently_kernel.languages.plan import (
     BUILD,
     content_key,
@@ -25,7 +26,6 @@ from agently_kernel.languages.plan import (
     make_bundle,
     merge_toolchains,
     one_shot_only,
-    package_hosts,
     plain_name,
     step,
 )

@@ -17,15 +17,8 @@ from agently_kernel.contract.bundle import (
 )
 from agently_kernel.contract.errors import ConfigurationError, reasons
 from agently_kernel.contract.paths import normalise_relative_path
-from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.contract.workspace import WORKSPACE_URI
 
-PACKAGE_HOSTS: Mapping[str, tuple[str, ...]] = {
-    "python": ("pypi.org", "files.pythonhosted.org"),
-    "node": ("registry.npmjs.org",),
-    "go": ("proxy.golang.org", "sum.golang.org"),
-}
-"""Where packages of a language are installed from unless the policy's ``package_hosts`` names other hosts."""
 SOURCE = WORKSPACE_URI + "source"
 BUILD = WORKSPACE_URI + "build"
 
@@ -118,11 +111,6 @@ def installs_dependencies(request: CodeExecutionRequest) -> bool:
     if choice not in ("install", "ignore"):
         raise ConfigurationError(f"the option dependencies is {choice!r}; allowed are 'install' and 'ignore'")
     return bool(choice == "install")
-
-
-def package_hosts(language: str, policy: ExecutionResourcePolicy) -> tuple[str, ...]:
-    """Return the hosts that a step which installs packages may reach."""
-    return policy.package_hosts.get(language) or PACKAGE_HOSTS[language]
 
 
 def one_shot_only(request: CodeExecutionRequest) -> None:

@@ -16,6 +16,7 @@ from agently_kernel.contract.bundle import (
 )
 from agently_kernel.contract.errors import ConfigurationError, reasons
 from agently_kernel.contract.resource import ExecutionResourcePolicy
+from agently_kernel.languages.indexes import package_hosts
 from agently_kernel.languages.plan import (
     BUILD,
     SOURCE,
@@ -26,7 +27,6 @@ from agently_kernel.languages.plan import (
     make_bundle,
     merge_toolchains,
     one_shot_only,
-    package_hosts,
     step,
 )
 

@@ -20,7 +20,7 @@ from agently_kernel.network.dial import Grants
         ("Example.ORG", "example.org"), ("example.org.", "example.org"), ("example.org:8443", "example.org:8443"),
         ("*.Example.org", "*.example.org"), ("10.0.0.5", "10.0.0.5"), ("[2001:DB8::1]:80", "[2001:db8::1]:80"),
         ("[::1]", "[::1]"), ("*", "*"), ("*:8080", "*:8080"), ("xn--bcher-kva.example", "xn--bcher-kva.example"),
-        (" pypi.org ", "pypi.org"), ("localhost", "localhost"), ("a_b.example.org", "a_b.example.org"),
+        (" data.example.org ", "data.example.org"), ("localhost", "localhost"), ("a_b.example.org", "a_b.example.org"),
     ],
 )
 def test_accepted_spellings(written: str, normal: str) -> None:
@@ -70,10 +70,10 @@ def test_whatever_is_accepted_is_in_its_accepted_spelling(text: str) -> None:
 
 
 def test_a_policy_takes_hosts_only_in_their_mode() -> None:
-    policy = ExecutionResourcePolicy(network_mode="hosts", network_hosts=("PyPI.org", "pypi.org."))
-    assert policy.network_hosts == ("pypi.org",)
+    policy = ExecutionResourcePolicy(network_mode="hosts", network_hosts=("Data.example.org", "data.example.org."))
+    assert policy.network_hosts == ("data.example.org",)
     with pytest.raises(ValueError, match="network_mode='hosts'"):
-        ExecutionResourcePolicy(network_hosts=("pypi.org",))
+        ExecutionResourcePolicy(network_hosts=("data.example.org",))
     with pytest.raises(ValueError, match="at most 64"):
         normalise_hosts(f"h{number}.example.org" for number in range(65))
 
