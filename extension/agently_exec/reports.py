@@ -8,14 +8,14 @@ from agently_exec.home import Home
 from agently_exec.options import LineOptions, line_help
 from agently_exec.tables import MARKS, Report, Table, amount, clean, events_table, facts_report, outputs_table
 from agently_exec.work import ask_network
-from agently_kernel.cells import save_outputs
 from agently_kernel.contract.approval import ApprovalOutcome
-from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
+from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.isolation import IsolationAxis
 from agently_kernel.contract.words import counted
 from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.doctor import DoctorReport, ProviderReport, conclusion, examine
 from agently_kernel.inputs_gate import hidden_by, not_mounted
+from agently_kernel.saving import save
 
 MAX_LISTED = 500
 
@@ -79,7 +79,7 @@ async def status(home: Home) -> Report:
         ]
     rows.append(("outputs shown", home.settings.outputs))
     tables = [Table("Agently status", ("", ""), tuple(rows))]
-    given = home.sandbox.workspace.inputs
+    given = home.sandbox.given
     if given:
         inputs = tuple(
             (item.name, item.mode, "" if item.size is None else amount(item.size), item.host_path) for item in given
@@ -113,16 +113,10 @@ async def _outputs(home: Home, folder: str, cell: str) -> Report:
     if not found:
         return Report((outputs_table((), title="Nothing was collected yet, so nothing was saved"),))
     target = home.sandbox.inputs.folder / place
-    names = [clean(item.path) for item in found]
-    await home.approval.gate(
-        "save_output", str(target), policy=home.sandbox.policy, session_id=home.session_id, cell_id=cell,
-        facts={"files": (", ".join(names))[:180], "number of files": len(found)},
+    saved = await save(home, target, [(item.path, Path(item.stored_path)) for item in found], cell=cell)
+    rows = tuple(
+        (clean(path.relative_to(target).as_posix()), amount(item.size)) for item, path in zip(found, saved, strict=True)
     )
-    try:
-        save_outputs(target, [(item.path, Path(item.stored_path)) for item in found])
-    except OSError as error:
-        raise WorkspaceError(f"{target} could not be written: {error.strerror or error}") from error
-    rows = tuple((item.path, amount(item.size)) for item in found)
     return Report((Table(f"Saved in {target}", ("file", "size"), rows),))
 
 
@@ -161,6 +155,7 @@ async def _allow(home: Home, kind: str, cell: str) -> Report:
         "active_output", kind, policy=home.sandbox.policy, session_id=home.session_id, cell_id=cell
     )
     home.filter.allow(kind)
+    home.sandbox.on_grants()
     once = decision.outcome is ApprovalOutcome.APPROVED_ONCE
     return Report((Table(f"{kind} is shown from now on", note="Run the cell again to show it." if once else ""),))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import concurrent.futures
 import contextlib
 import itertools
@@ -9,6 +10,7 @@ import os
 import secrets
 import time
 from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
 from typing import Any, TypeVar
 
 from agently_exec.frontend import FrontEnd
@@ -19,7 +21,6 @@ from agently_exec.tables import Report
 from agently_exec.work import Wanted, prepare, show_outputs
 from agently_kernel import __version__
 from agently_kernel.approvals import ApprovalBroker, Ask
-from agently_kernel.cells import save_as_configured
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.outputs import ErrorOutput, OutputEvent
 from agently_kernel.contract.result import CodeExecutionResult
@@ -30,10 +31,12 @@ from agently_kernel.outputs import FilteredError, OutputFilter, OutputPolicy
 from agently_kernel.panel_actions import PanelActions
 from agently_kernel.panel_link import PanelLink
 from agently_kernel.prompts import guest_prompt
+from agently_kernel.saving import save_as_configured
 from agently_kernel.screen import Screen
 from agently_kernel.settings import refusal
 from agently_kernel.spill import open_spill_log
 from agently_kernel.startup import prepare as read_user_settings
+from agently_kernel.taking_back import in_force, remembered
 from agently_kernel.user_config import misplaced, read_config
 
 T = TypeVar("T")
@@ -80,6 +83,7 @@ class Session:
             )
         on_event = self._panel.event if self._panel is not None else lambda event: None
         self.sandbox.attach(sink=self.screen, on_handle=self._new_sandbox, on_event=on_event)
+        self.sandbox.on_grants = self._grants_changed
 
     # -- the panel -----------------------------------------------------------------------------------------------------
 
@@ -108,10 +112,14 @@ class Session:
             self._panel.session(workspace_id=self.sandbox.workspace.workspace_id)
             self._panel.sandbox(handle.facts, handle.selection)
 
+    def _grants_changed(self) -> None:
+        if self._panel is not None:
+            if self.sandbox.facts is not None:
+                self._panel.sandbox(self.sandbox.facts, self.sandbox.selection)
+            self._panel.grants(self.sandbox.given, remembered(self), in_force(self))
+
     async def on_main(self, work: Coroutine[Any, Any, T], seconds: float = 10.0) -> T:
         """Run *work* on the session's loop, from another loop; what the panel does comes this way."""
-        import asyncio
-
         return await asyncio.wait_for(asyncio.wrap_future(self._thread.submit(work)), seconds)
 
     # -- what the magics call, on the main thread ----------------------------------------------------------------------
@@ -126,7 +134,11 @@ class Session:
             wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask)
             result = await self._run(cell, wanted)
             show_outputs(self, cell, wanted, result)
-            save_as_configured(self.settings.save_outputs, result, lambda said: self.screen.note(cell, said))
+            if self.settings.save_outputs is not None and result.outputs:
+                files = [(output.path, Path(output.stored_path)) for output in result.outputs]
+                said = await asyncio.to_thread(save_as_configured, self, self.settings.save_outputs, files)
+                if said:
+                    self.screen.note(cell, said)
             offline = network_hint(result)
             if offline:
                 self.screen.note(cell, offline)

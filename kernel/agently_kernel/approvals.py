@@ -21,6 +21,9 @@ from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
 GRAVE_GATES: Mapping[str, str] = {"trusted_local": "trusted_local"}
 """Gates that give up the isolation, with the word that a person must type before allowing one; never for a session."""
 
+EACH_TIME = frozenset((*GRAVE_GATES, "replace_file"))
+"""Gates that are asked each time, and never allowed for a session: what they allow may be another thing tomorrow."""
+
 Ask: TypeAlias = Callable[[str, bool], Awaitable[str]]
 """``ask(prompt, password) -> line``: the input box of the cell that runs."""
 BrokerEvent: TypeAlias = Literal["opened", "closed"]
@@ -88,7 +91,7 @@ class ApprovalBroker:
                 hmac.compare_digest(nonce.encode(), request.nonce.encode())
                 and hmac.compare_digest(digest.encode(), request.digest().encode())
                 and outcome in (ApprovalOutcome.APPROVED_ONCE, ApprovalOutcome.APPROVED_SESSION, ApprovalOutcome.DENIED)
-                and not (outcome is ApprovalOutcome.APPROVED_SESSION and request.gate in GRAVE_GATES)
+                and not (outcome is ApprovalOutcome.APPROVED_SESSION and request.gate in EACH_TIME)
                 and (request.expires_at is None or time.time() <= request.expires_at)
             )
             if valid:
@@ -139,7 +142,7 @@ class ApprovalBroker:
         code = f"{secrets.randbelow(9000) + 1000}"
         grave = GRAVE_GATES.get(request.gate)
         allow = ["allow", grave, code] if grave else ["allow", code]
-        session = "" if grave else f", 'allow session {code}' for the whole session"
+        session = "" if request.gate in EACH_TIME else f", 'allow session {code}' for the whole session"
         prompt = (
             f"{PROMPT_MARK} {in_one_line(request)} "
             f"Type '{' '.join(allow)}' to allow it this once{session}; anything else denies: "
@@ -157,7 +160,7 @@ class ApprovalBroker:
             words = line.split()
             if words == allow:
                 outcome = ApprovalOutcome.APPROVED_ONCE
-            elif words == ["allow", "session", code] and not grave:
+            elif words == ["allow", "session", code] and request.gate not in EACH_TIME:
                 outcome = ApprovalOutcome.APPROVED_SESSION
             else:
                 outcome = ApprovalOutcome.DENIED
@@ -192,5 +195,5 @@ MOST_ACCOUNTS = 64
 PLAIN_NO = frozenset({"", "n", "no", "deny", "nein", "non", "否", "不"})
 """Answers that are a no as it was meant; what else is typed and denies may have been meant as a yes."""
 NOT_A_YES = "a yes must be the words and the code that the question shows, such as 'allow 1234'"
-PROMPT_MARK = "⛨ Agently approval ·"
+PROMPT_MARK = "Agently approval ·"
 """How a question of the kernel's own begins in an input box; a guest's prompt that resembles it is marked."""

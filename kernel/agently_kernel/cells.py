@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,7 @@ from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
 from agently_kernel.hints import network_hint
 from agently_kernel.magics import parse_magic
 from agently_kernel.output_notes import isolation_line, refused_line
+from agently_kernel.saving import save_as_configured
 from agently_kernel.settings import refusal
 from agently_kernel.user_config import misplaced
 
@@ -147,9 +149,11 @@ class CellRunner:
         if result.death is not None and requirement is None:
             kernel.screen.new_guest()
         kernel.panel.finished(running.cell, result, count=count)
-        save_as_configured(
-            kernel.settings.save_outputs, result, lambda said: kernel.screen.note(running.cell, said)
-        )
+        if kernel.settings.save_outputs is not None and result.outputs:
+            files = [(output.path, Path(output.stored_path)) for output in result.outputs]
+            said = await asyncio.to_thread(save_as_configured, kernel, kernel.settings.save_outputs, files)
+            if said:
+                kernel.screen.note(running.cell, said)
         return result
 
     def reply(self, cell: str, result: CodeExecutionResult) -> dict[str, Any]:
@@ -201,33 +205,3 @@ class CellRunner:
         """Show an error of ours; its traceback is the sentence, for there are no frames that would tell more."""
         said = sentence(said)
         return self._kernel.screen.error(cell, name, said, (f"\x1b[31m{name}\x1b[39m: {said}",))
-
-
-def save_as_configured(folder: str | None, result: CodeExecutionResult, tell: Callable[[str], None]) -> None:
-    """Copy collected outputs into the folder that the user's configuration names; *tell* gets what went wrong."""
-    if folder is None or not result.outputs:
-        return
-    try:
-        save_outputs(Path.cwd() / folder, [(output.path, Path(output.stored_path)) for output in result.outputs])
-    except OSError as error:
-        tell(f"Outputs could not be saved in {folder}: {error.strerror or error}. They are kept in the workspace.")
-
-
-def save_outputs(folder: Path, files: Sequence[tuple[str, Path]]) -> None:
-    """Copy collected *files* (relative name, path in the store) into *folder*. Raises OSError.
-
-    The names were checked when they were collected; links in the way are refused, not followed.
-    """
-    import shutil
-
-    for name, source in files:
-        target = folder.joinpath(*name.removeprefix("output/").split("/"))
-        for place in (folder, *reversed([p for p in target.parents if folder in p.parents])):
-            place.mkdir(exist_ok=True)
-            if place.is_symlink():
-                raise OSError(f"{place} is a link")
-        if target.is_symlink() or target.is_dir():
-            raise OSError(f"{target} is a link or a folder")
-        shutil.copyfile(source, target)
-        target.chmod(0o644)
-

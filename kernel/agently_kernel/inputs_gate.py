@@ -12,6 +12,7 @@ import os
 import re
 import shlex
 import stat
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
@@ -82,6 +83,7 @@ class InputGate:
     policy: ExecutionResourcePolicy
     session_id: str
     folder: Path
+    changed: Callable[[], None] = lambda: None
     _stamps: dict[tuple[str, str], Stamp] = field(default_factory=dict)
     _needed: set[tuple[str, str]] = field(default_factory=set)
 
@@ -136,6 +138,7 @@ class InputGate:
         except ValueError as error:
             raise WorkspaceError(f"{text!r} cannot be given as {name!r}: {error}") from error
         self._stamps[str(path), name] = stamp
+        self.changed()
         return granted
 
     def may_say(self, path: str, *, cell: str) -> bool:
@@ -151,6 +154,12 @@ class InputGate:
     def mount_of(self, path: str) -> GrantedInput | None:
         """Return the live input that shows *path*, a name which lies beside the notebook, or None."""
         return self.workspace.covering(self.folder / path, path)
+
+    async def take_back(self, name: str) -> None:
+        """Take an input back, and remove its copy; it is asked for, and copied, anew. Raises WorkspaceError."""
+        self._stamps = {key: stamp for key, stamp in self._stamps.items() if not f"{key[1]}/".startswith(f"{name}/")}
+        self._needed.clear()
+        await asyncio.to_thread(self.workspace.withdraw_input, name)
 
     async def needed(self, path: str, *, cell: str = "") -> GrantedInput | None:
         """Give what code in the sandbox misses under the name *path*, after asking; None when there is nothing.

@@ -40,6 +40,7 @@ from agently_kernel.session_sandbox import SessionSandbox
 from agently_kernel.settings import KernelSettings
 from agently_kernel.spill import open_spill_log
 from agently_kernel.startup import prepare
+from agently_kernel.taking_back import in_force, remembered
 
 T = TypeVar("T")
 log = logging.getLogger("agently_kernel")
@@ -131,6 +132,7 @@ class AgentlyKernel(Dispatch):
             self.publisher, self.filter, observe_text=self.panel.text, observe_withheld=self.panel.withheld
         )
         self.sandbox.attach(sink=self.screen, on_handle=self._new_sandbox, on_event=self.panel.event)
+        self.sandbox.on_grants = self._grants_changed
         self.cells = CellRunner(self)
         self.comms = CommRelay(self.filter, self.sandbox)
         self.introspection = Introspection(self.sandbox.ready, self.filter)
@@ -145,6 +147,11 @@ class AgentlyKernel(Dispatch):
         self.panel.session(status="ready", workspace_id=self.sandbox.workspace.workspace_id)
         if handle.facts is not None:
             self.panel.sandbox(handle.facts, handle.selection)
+
+    def _grants_changed(self) -> None:
+        if self.sandbox.facts is not None:
+            self.panel.sandbox(self.sandbox.facts, self.sandbox.selection)
+        self.panel.grants(self.sandbox.given, remembered(self), in_force(self))
 
     # -- life ----------------------------------------------------------------------------------------------------------
 

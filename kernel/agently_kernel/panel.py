@@ -19,8 +19,8 @@ from typing import Any, Protocol
 
 from pydantic import TypeAdapter, ValidationError
 
-from agently_kernel.approvals import GRAVE_GATES
-from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
+from agently_kernel.approvals import EACH_TIME, GRAVE_GATES
+from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest, Gate
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.panel_link import without_status
@@ -87,8 +87,8 @@ class PanelHost(Protocol):
     async def save_output(self, output: CollectedOutput, folder: str) -> str:
         """Copy an output to *folder* of the notebook's folder through the save_output gate; return where it went."""
 
-    async def revoke(self, grant: ApprovalRequest) -> None:
-        """Forget the approval that was remembered for *grant*."""
+    async def revoke(self, gate: Gate, subject: str) -> str:
+        """Take back what *gate* allowed of *subject*, at once; return what that came to."""
 
     async def wish(self, wish: Wish) -> tuple[WishResult, ...]:
         """Take what of a page's settings is stricter than the configuration; return what became of each part."""
@@ -102,7 +102,7 @@ def approval_view(request: ApprovalRequest, *, cell_id: str) -> ApprovalView:
         why=clean(request.why), meaning=clean(request.meaning), cell_id=clean(cell_id, 200),
         notebook=clean(request.notebook, 300), created_at=request.created_at,
         remaining=None if request.expires_at is None else max(0.0, request.expires_at - time.time()),
-        allow_session=request.gate not in GRAVE_GATES, confirm=GRAVE_GATES.get(request.gate, ""),
+        allow_session=request.gate not in EACH_TIME, confirm=GRAVE_GATES.get(request.gate, ""),
     )
 
 
@@ -212,11 +212,12 @@ class PanelService:
                 text, report = await host.doctor()
                 return self._ok(request.action, doctor=DoctorView(text=text, report=report))
             case RevokeRequest():
-                grant = self._state.grant_removed(request.grant_id)
+                grant = self._state.granted(request.grant_id)
                 if grant is None:
-                    return self._no(request.action, "unknown", "That approval is not remembered any more.")
-                await host.revoke(grant)
-                return self._ok(request.action)
+                    return self._no(request.action, "unknown", "That was taken back already.")
+                message = await host.revoke(*grant)
+                self._state.grant_removed(request.grant_id, *grant)
+                return self._ok(request.action, message=message)
             case SaveOutputRequest():
                 stored = self._state.stored(request.path)
                 if stored is None:
@@ -243,12 +244,10 @@ class PanelService:
         if waiting.nonce != request.nonce or waiting.digest() != request.digest:
             return self._no(request.action, "mismatch", "The answer was for something else than is asked; look again.")
         word = GRAVE_GATES.get(waiting.gate, "")
-        if outcome.approved and word:
-            if outcome is ApprovalOutcome.APPROVED_SESSION:
-                return self._no(request.action, "session", "This can be allowed once only.")
-            if request.confirm != word:
-                return self._no(request.action, "confirm", f"Type {word} to allow this.")
-
+        if outcome is ApprovalOutcome.APPROVED_SESSION and waiting.gate in EACH_TIME:
+            return self._no(request.action, "session", "This can be allowed once only.")
+        if outcome.approved and word and request.confirm != word:
+            return self._no(request.action, "confirm", f"Type {word} to allow this.")
         if not self._desk.answer(request.request_id, request.nonce, request.digest, outcome, "panel"):
             return self._resolved(request.action)
         return self._ok(request.action)

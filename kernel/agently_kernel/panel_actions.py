@@ -6,13 +6,16 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
-from agently_kernel.cells import save_outputs
-from agently_kernel.contract.approval import ApprovalRequest
-from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
+from agently_kernel.contract.approval import Gate
+from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.workspace import CollectedOutput
+from agently_kernel.outputs import OutputFilter
 from agently_kernel.policy import PolicyApproval
+from agently_kernel.saving import save
+from agently_kernel.screen import Screen
 from agently_kernel.session_sandbox import SessionSandbox
 from agently_kernel.settings import KernelSettings
+from agently_kernel.taking_back import take_back
 from agently_kernel.wishes import Wish, WishResult, grant_wish
 
 T = TypeVar("T")
@@ -33,6 +36,10 @@ class PanelHome(Protocol):
     def approval(self) -> PolicyApproval: ...
     @property
     def sandbox(self) -> SessionSandbox: ...
+    @property
+    def filter(self) -> OutputFilter: ...
+    @property
+    def screen(self) -> Screen: ...
 
     async def on_main(self, work: Coroutine[Any, Any, T], seconds: float = 10.0) -> T:
         """Run *work* on the loop that all of this belongs to. Raises asyncio.TimeoutError."""
@@ -68,30 +75,14 @@ class PanelActions:
         if place.is_absolute() or ".." in place.parts:
             raise ConfigurationError("Outputs are saved below the notebook's folder only; give a relative folder.")
         kernel = self._kernel
-        target = Path.cwd() / place
-        where = str(target / output.path.removeprefix("output/"))
+        files = [(output.path, Path(output.stored_path))]
+        work = save(kernel, Path.cwd() / place, files)
+        (where,) = await kernel.on_main(work, kernel.settings.approval_timeout + 30.0)
+        return str(where)
 
-        async def save() -> None:
-            await kernel.approval.gate(
-                "save_output", where, policy=kernel.sandbox.policy, session_id=kernel.session_id,
-                facts={"size in bytes": output.size, "digest": output.sha256},
-            )
-            try:
-                save_outputs(target, [(output.path, Path(output.stored_path))])
-            except OSError as error:
-                raise WorkspaceError(f"{where} could not be written: {error.strerror or error}") from error
-
-        await kernel.on_main(save(), kernel.settings.approval_timeout + 30.0)
-        return where
-
-    async def revoke(self, grant: ApprovalRequest) -> None:
-        """Forget a remembered approval; what it allowed needs a new one from now on."""
-        kernel = self._kernel
-
-        async def forget() -> None:
-            kernel.approval.forget(kernel.session_id, grant.gate, grant.subject)
-
-        await kernel.on_main(forget())
+    async def revoke(self, gate: Gate, subject: str) -> str:
+        """Take back what *gate* allowed of exactly *subject*; return what that came to. Raises AgentlyKernelError."""
+        return await self._kernel.on_main(take_back(self._kernel, gate, subject), 30.0)
 
     async def wish(self, wish: Wish) -> tuple[WishResult, ...]:
         """Take what of *wish* is stricter than the configuration. Raises AgentlyKernelError."""

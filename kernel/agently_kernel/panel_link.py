@@ -10,15 +10,15 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from agently_kernel.contract.approval import ApprovalDecision, ApprovalOutcome, ApprovalRequest
+from agently_kernel.contract.approval import ApprovalDecision, ApprovalOutcome, ApprovalRequest, Gate
 from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.isolation import SandboxFacts
 from agently_kernel.contract.resource import ProviderSelection
 from agently_kernel.contract.result import CodeExecutionResult
-from agently_kernel.contract.workspace import CollectedOutput
+from agently_kernel.contract.workspace import CollectedOutput, GrantedInput
 from agently_kernel.settings import KernelSettings
 
 if TYPE_CHECKING:
@@ -117,6 +117,14 @@ class PanelLink:
     def sandbox(self, facts: SandboxFacts, selection: ProviderSelection | None) -> None:
         """A sandbox was opened."""
         self._tell("set_sandbox", facts, selection)
+
+    def grants(
+        self, inputs: tuple[GrantedInput, ...], remembered: Collection[tuple[Gate, str]],
+        in_force: Sequence[tuple[Gate, str]],
+    ) -> None:
+        """What the session may use has changed: its inputs, its approvals, and what else holds (gate, subject)."""
+        self._tell("set_inputs", inputs)
+        self._tell("set_in_force", remembered, in_force)
 
     def started(self, execution_id: str, **fields: Any) -> None:
         """An execution began; fields as ``PanelState.execution_started``."""

@@ -74,7 +74,7 @@ class DecideRequest(PanelRequest):
 
 
 class RevokeRequest(PanelRequest):
-    """Forget a remembered approval of this session."""
+    """Take back a grant, or an input, by its ``grant_id``: at once, in the open sandbox too."""
 
     action: Literal["revoke"]
     grant_id: str = Field(max_length=MAX_ID)
@@ -258,10 +258,11 @@ class InputView(Frozen):
     mode: Literal["snapshot", "read_only", "read_write"]
     sha256: str | None
     size: int | None
+    grant_id: str = Field(default="", description="what a revoke request names to take it back")
 
 
 class GrantView(Frozen):
-    """An approval remembered for this session."""
+    """What holds in this session until it is taken back: an approval, a host, a kind of output."""
 
     grant_id: str
     gate: Gate

@@ -6,14 +6,15 @@ changed; views are built only when a panel asks. All methods may be called from 
 
 from __future__ import annotations
 
+import hashlib
 import threading
 import time
 from collections import OrderedDict, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from agently_kernel.contract.approval import ApprovalDecision, ApprovalOutcome, ApprovalRequest
+from agently_kernel.contract.approval import ApprovalDecision, ApprovalOutcome, ApprovalRequest, Gate
 from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.isolation import SandboxFacts
 from agently_kernel.contract.resource import ProviderSelection
@@ -76,6 +77,10 @@ class _Text:
         return _Text(head, rest[extra:], self.dropped + extra)
 
 
+def _grant_id(gate: Gate, subject: str) -> str:
+    return hashlib.sha256(f"{gate} {subject}".encode("utf-8", "surrogatepass")).hexdigest()[:32]
+
+
 class PanelState:
     """The bounded record behind a panel. ``on_change`` is called, without the lock, after each change."""
 
@@ -88,6 +93,7 @@ class PanelState:
         self._inputs: tuple[GrantedInput, ...] = ()
         self._pending: dict[str, ApprovalRequest] = {}
         self._grants: OrderedDict[str, tuple[ApprovalRequest, float]] = OrderedDict()
+        self._in_force: dict[tuple[Gate, str], float] = {}
         self._outputs: OrderedDict[str, OutputView] = OrderedDict()
         self._stored: dict[str, CollectedOutput] = {}
         self._withheld: deque[WithheldView] = deque(maxlen=MAX_WITHHELD)
@@ -261,14 +267,37 @@ class PanelState:
             problem=not decision.approved, text=decision.by,
         )
 
-    def grant_removed(self, grant_id: str) -> ApprovalRequest | None:
-        """Forget a remembered approval and return its question, or None when it is not known."""
+    def set_in_force(
+        self, remembered: Collection[tuple[Gate, str]], in_force: Sequence[tuple[Gate, str]]
+    ) -> None:
+        """Record what holds now, as (gate, subject): the approvals of the whole session, and all else that holds."""
+        now = time.time()
         with self._lock:
-            request, _ = self._grants.pop(grant_id, (None, 0.0))
-        if request is not None:
+            before = self.grants()
+            self._grants = OrderedDict(
+                (key, kept) for key, kept in self._grants.items() if (kept[0].gate, kept[0].subject) in remembered
+            )
+            self._in_force = {item: self._in_force.get(item, now) for item in in_force[:MAX_GRANTS]}
+            changed = self.grants() != before
+        if changed:
             self._changed("grants")
-            self._line("approval", "revoked", subject=request.gate, problem=False, text=request.subject)
-        return request
+
+    def granted(self, grant_id: str) -> tuple[Gate, str] | None:
+        """Return gate and subject of what can be taken back under this id, None when there is no such thing."""
+        with self._lock:
+            known = self._grants.get(grant_id)
+            if known is not None:
+                return known[0].gate, known[0].subject
+            inputs: list[tuple[Gate, str]] = [("input", item.host_path) for item in self._inputs]
+            return next((item for item in (*self._in_force, *inputs) if _grant_id(*item) == grant_id), None)
+
+    def grant_removed(self, grant_id: str, gate: Gate, subject: str) -> None:
+        """Forget what was taken back, and put that on the timeline."""
+        with self._lock:
+            self._grants.pop(grant_id, None)
+            self._in_force.pop((gate, subject), None)
+        self._changed("grants")
+        self._line("approval", "revoked", subject=gate, problem=False, text=subject)
 
     # ------------------------------------------------------------------------------------------------------- reading
 
@@ -303,17 +332,25 @@ class PanelState:
     def inputs(self) -> tuple[InputView, ...]:
         """Return the granted inputs."""
         return tuple(
-            InputView(name=i.name, host_path=clean(i.host_path), mode=i.mode, sha256=i.sha256, size=i.size)
+            InputView(
+                name=i.name, host_path=clean(i.host_path), mode=i.mode, sha256=i.sha256, size=i.size,
+                grant_id=_grant_id("input", i.host_path),
+            )
             for i in self._inputs
         )
 
     def grants(self) -> tuple[GrantView, ...]:
-        """Return the approvals remembered for this session, oldest first."""
+        """Return what holds in this session until it is taken back: approvals, oldest first, then all else."""
         with self._lock:
-            return tuple(
+            views = [
                 GrantView(grant_id=key, gate=request.gate, subject=clean(request.subject), since=since)
                 for key, (request, since) in self._grants.items()
-            )
+            ]
+            covered = {(view.gate, part) for view in views for part in (view.subject, *view.subject.split(", "))}
+            return (*views, *(
+                GrantView(grant_id=_grant_id(gate, subject), gate=gate, subject=clean(subject), since=since)
+                for (gate, subject), since in self._in_force.items() if (gate, subject) not in covered
+            ))
 
     def pending(self) -> tuple[ApprovalRequest, ...]:
         """Return the open questions, oldest first."""

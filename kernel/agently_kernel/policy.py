@@ -18,8 +18,8 @@ from agently_kernel.policy_text import build_request
 
 log = logging.getLogger("agently_kernel.policy")
 
-CONSTRAINT_GATES: frozenset[Gate] = frozenset({"trusted_local", "isolation"})
-"""Gates that lift a constraint. ``auto_allow`` approves gates and never lifts a constraint: a person answers these."""
+CONSTRAINT_GATES: frozenset[Gate] = frozenset({"trusted_local", "isolation", "replace_file"})
+"""Gates that lift a constraint, or cost a file of the user's. ``auto_allow`` approves none: a person answers these."""
 
 CHANNEL_HANDLER = "input_timeout_fail"
 

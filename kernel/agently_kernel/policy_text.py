@@ -53,9 +53,14 @@ WORDING: Mapping[Gate, _Wording] = {
         "Code in the sandbox gets to read everything there and can show it in outputs.",
     ),
     "save_output": _Wording(
-        "Save a file beside the notebook",
-        "A file that the sandbox produced would be saved as {subject}.",
-        "The file is copied into your folder. Nobody has checked what is in it.",
+        "Save files beside the notebook",
+        "What the sandbox produced would be saved here: {subject}.",
+        "It is copied into your folder and replaces nothing. Nobody has checked what is in it.",
+    ),
+    "replace_file": _Wording(
+        "REPLACE a file of yours",
+        "This exists already and would be overwritten with what the sandbox produced: {subject}.",
+        "What is in it now is lost. Nobody has checked what takes its place.",
     ),
     "dependencies": _Wording(
         "Install packages",

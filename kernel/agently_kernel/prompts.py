@@ -16,8 +16,6 @@ from typing import Any
 import zmq
 import zmq.asyncio
 
-from agently_kernel.approvals import PROMPT_MARK
-
 SANDBOX_MARK = "[from the sandbox] "
 
 
@@ -25,7 +23,7 @@ def guest_prompt(text: str) -> str:
     """Return the prompt of a guest, cleaned before, as it may be shown: marked when it could pass for our own."""
     letters = "".join(ch for ch in unicodedata.normalize("NFKD", text).casefold() if ch.isalnum())
     own = any(word in letters for word in ("agently", "approval", "sandbox"))
-    own = own or ("allow" in letters and ("type" in letters or "session" in letters)) or PROMPT_MARK[0] in text
+    own = own or ("allow" in letters and ("type" in letters or "session" in letters))
     return SANDBOX_MARK + text if own else text
 
 

@@ -146,6 +146,13 @@ class Screen:
         for comm_id in self._outputs.new_guest():
             self._publisher.message("comm_close", {"comm_id": comm_id, "data": {}}, "")
 
+    def withdraw(self, kind: str) -> list[str]:
+        """Show *kind* no more; comms that were open by it are closed in the front end. Returns the ids of those."""
+        closed = self._outputs.disallow(kind)
+        for comm_id in closed:
+            self._publisher.message("comm_close", {"comm_id": comm_id, "data": {}}, "")
+        return closed
+
     def withheld(self, cell: str, items: Sequence[Withheld], notice: str = "") -> None:
         """Say what was not shown: each thing once a cell, and no more than 20 lines, however much a guest tries."""
         for item in items:

@@ -9,19 +9,18 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionRequest
-from agently_kernel.contract.errors import AgentlyKernelError, ApprovalDenied, ConfigurationError, SandboxDied
+from agently_kernel.contract.errors import AgentlyKernelError, ApprovalDenied, ConfigurationError
 from agently_kernel.contract.events import EventHook, ExecutionResourceEvent
 from agently_kernel.contract.isolation import SafetyClass, SandboxFacts
-from agently_kernel.contract.network import normalise_hosts
+from agently_kernel.contract.network import HostPattern, normalise_hosts
 from agently_kernel.contract.outputs import NoticeOutput, OutputSink
 from agently_kernel.contract.protocols import OutputSource
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderSelection
@@ -30,10 +29,11 @@ from agently_kernel.contract.workspace import CollectedOutput, GrantedInput, Tas
 from agently_kernel.execution import CodeExecution
 from agently_kernel.handles import Handle
 from agently_kernel.inputs_gate import InputGate, not_given, not_mounted, not_written
+from agently_kernel.kept_source import KeptSource
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.probe_memory import ProbeMemory
-from agently_kernel.providers.network import grant_hosts
+from agently_kernel.providers.network import grant_hosts, relayed_hosts, withdraw_hosts
 from agently_kernel.reaper import Reaper, watch
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.settings import KernelSettings
@@ -76,6 +76,9 @@ class SessionSandbox:
         self._inputs: InputGate | None = None
         self._mounted: tuple[GrantedInput, ...] = ()
         self._hosts: tuple[str, ...] = ()
+        self._own_handles: list[Handle] = []
+        self.on_grants: Callable[[], None] = lambda: None
+        """Called after every change of what the session's sandbox may use: hosts, inputs, and the facts about them."""
         self.events: deque[ExecutionResourceEvent] = deque(maxlen=KEPT_EVENTS)
         self.manager.add_hook(self.events.append)
         self._workspace: TaskWorkspace | None = None
@@ -126,7 +129,9 @@ class SessionSandbox:
         if self._inputs is None:
             space = self.workspace
             folder = space.notebook_dir or Path.cwd()
-            self._inputs = InputGate(self._approval, space, self.policy, self.session_id, folder)
+            self._inputs = InputGate(
+                self._approval, space, self.policy, self.session_id, folder, changed=lambda: self.on_grants()
+            )
         return self._inputs
 
     def access(self, *, fresh: bool = False) -> TaskWorkspaceAccessRequirement:
@@ -248,11 +253,51 @@ class SessionSandbox:
             if handle is not None and self.resource is not None:
                 self._open_hosts(handle)
                 await self.resource.open_network()
-                self._on_handle(handle)
         except AgentlyKernelError:
             self._hosts = before
             raise
+        finally:
+            self.on_grants()
         return self.facts
+
+    @property
+    def granted_hosts(self) -> tuple[str, ...]:
+        """The hosts that were granted since, besides those of the configuration."""
+        return self._hosts
+
+    def take_back_network(self, hosts: Collection[str]) -> tuple[str, ...]:
+        """Take *hosts* from every sandbox of the session at once; connections to them end, all else goes on.
+
+        Returns those of *hosts* that can still be reached, by the configuration or another grant.
+        """
+        self._hosts = tuple(host for host in self._hosts if host not in hosts)
+        configured = relayed_hosts(self.policy) or ()
+        for handle in (self._handle, *self._own_handles):
+            if handle is not None:
+                withdraw_hosts(handle.resource, set(hosts) - set(configured))
+        self.on_grants()
+        left = tuple(HostPattern.parse(host) for host in (*configured, *self._hosts))
+        return tuple(host for host in hosts if any(other.covers(HostPattern.parse(host)) for other in left))
+
+    async def take_back_input(self, name: str) -> bool:
+        """Take an input from the session; return whether it is gone from the sandbox that is open, too.
+
+        A private copy is removed at once. A mount, and a copy in a sandbox that shares no folder with this machine,
+        stay there until that sandbox ends; no other gets them. Raises WorkspaceError.
+        """
+        item = next((item for item in self.workspace.inputs if item.name == name), None)
+        if item is None:
+            return True
+        resource = self.resource
+        stays = item in self._mounted if item.mode != "snapshot" else resource is not None and resource.takes_copies
+        await self.inputs.take_back(name)
+        self.on_grants()
+        return not (stays and self._handle is not None)
+
+    @property
+    def given(self) -> tuple[GrantedInput, ...]:
+        """The inputs that are given now."""
+        return self._workspace.inputs if self._workspace is not None else ()
 
     def _open_hosts(self, handle: Handle) -> None:
         if self._hosts:
@@ -315,7 +360,8 @@ class SessionSandbox:
         return await resource.show_input(granted.name)
 
     def _let_ask(self, handle: Handle, sink: OutputSink) -> None:
-        """Let a program in a sandbox of its own ask for files, as cells do."""
+        """Let a program in a sandbox of its own ask for files, as cells do, and know what it may reach."""
+        self._own_handles.append(handle)
         if isinstance(handle.resource, SandboxResource):
             handle.resource.need_handler = partial(self._need, sink=sink)
 
@@ -347,12 +393,16 @@ class SessionSandbox:
                 await self.restart_sandbox()
             except AgentlyKernelError as error:
                 log.error("a worn-out sandbox could not be closed: %s", error)
-        return await self.execution.async_run(
-            request, requirement=requirement or self.requirement(), workspace=self.workspace,
-            access=access or self.access(), sink=sink, cell=cell, execution_id=execution_id,
-            input_handler=input_handler, timeout=timeout,
-            on_handle=self._took if session else lambda handle: self._let_ask(handle, sink),
-        )
+        try:
+            return await self.execution.async_run(
+                request, requirement=requirement or self.requirement(), workspace=self.workspace,
+                access=access or self.access(), sink=sink, cell=cell, execution_id=execution_id,
+                input_handler=input_handler, timeout=timeout,
+                on_handle=self._took if session else lambda handle: self._let_ask(handle, sink),
+            )
+        finally:
+            if not session:
+                self._own_handles.clear()  # cells run one after another
 
     async def interrupt(self) -> bool:
         """Interrupt what runs in the sandbox; True when a cell was running there."""
@@ -470,44 +520,3 @@ def _satisfies(facts: SandboxFacts | None, policy: ExecutionResourcePolicy) -> b
     if facts is None or facts.safety_class is SafetyClass.TRUSTED_LOCAL:
         return False
     return all(facts.isolation.axis(axis) is True for axis in policy.required_axes)
-
-
-class KeptSource:
-    """The sandbox's folders, held open so that they can be read after everything in it has ended."""
-
-    def __init__(self, source: OutputSource) -> None:
-        self._folders: dict[str, int | None] = {
-            "build": source.open_directory("build"), "output": source.open_directory("output")
-        }
-
-    @classmethod
-    @contextlib.contextmanager
-    def of(cls, resource: SandboxResource | None) -> Iterator[KeptSource | None]:
-        """Hold the folders of *resource* open for a while; None when there is nothing to hold."""
-        kept = cls(resource.output_source) if resource is not None else None
-        try:
-            yield kept
-        finally:
-            if kept is not None:
-                for descriptor in kept._folders.values():
-                    if descriptor is not None:
-                        os.close(descriptor)
-
-    @property
-    def reachable(self) -> bool:
-        """True when the folders can be read after the sandbox has ended."""
-        return any(descriptor is not None for descriptor in self._folders.values())
-
-    def open_directory(self, area: Literal["build", "output"]) -> int | None:
-        """Return a new descriptor of the folder, or None (an OutputSource)."""
-        held = self._folders[area]
-        return None if held is None else os.dup(held)
-
-    async def fetch_file(self, area: Literal["build", "output"], path: str, max_bytes: int) -> AsyncIterator[bytes]:
-        """Refuse: nobody in the sandbox is left to send a file."""
-        raise SandboxDied(f"{path} cannot be read: the sandbox has ended and its folders cannot be reached from here.")
-        yield b""  # makes this an asynchronous generator, as the protocol wants
-
-    async def list_files(self, area: Literal["build", "output"], max_files: int) -> list[tuple[str, int]]:
-        """Return nothing: nobody in the sandbox is left to list files."""
-        return []

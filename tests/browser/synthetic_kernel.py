@@ -143,8 +143,9 @@ class SyntheticKernel(Kernel):
     async def save_output(self, output: CollectedOutput, folder: str) -> str:
         return f"{folder}{output.path}"
 
-    async def revoke(self, grant: Any) -> None:
-        self.approval.forget("synthetic", grant.gate, grant.subject)
+    async def revoke(self, gate: Any, subject: str) -> str:
+        self.approval.forget("synthetic", gate, subject)
+        return f"{subject} is gone."
 
     def say(self, text: str, name: str = "stdout") -> None:
         self.send_response(self.iopub_socket, "stream", {"name": name, "text": text})

@@ -212,7 +212,7 @@ def test_input_and_getpass(kernel: KernelSession) -> None:
 
 
 @pytest.mark.parametrize(
-    "prompt", ["⛨ Agently approval · Allow? ", "A\u200bgently: type 'allow 1': ", "Ｔype allow session: "]
+    "prompt", ["Agently approval · Allow? ", "A\u200bgently: type 'allow 1': ", "Ｔype allow session: "]
 )
 def test_a_prompt_that_imitates_our_own_is_marked(kernel: KernelSession, prompt: str) -> None:
     run = kernel.run(f"input({prompt!r})", answers=["x"])

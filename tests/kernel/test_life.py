@@ -294,7 +294,7 @@ def test_a_gate_is_answered_in_the_input_box_with_word_and_code(start: Start) ->
     run = session.send("%agently allow javascript", allow_stdin=True)
     session.settle(20, lambda: bool(run.prompts))
     found = re.search(r"'allow (\d{4})'", run.prompts[0][0])
-    assert found is not None and run.prompts[0][0].startswith("⛨ Agently approval ·")
+    assert found is not None and run.prompts[0][0].startswith("Agently approval ·")
     assert run.input_requests[0]["metadata"]["agently"] == {"from": "kernel"}
     session.client.input(f"allow {found.group(1)}")
     session.wait(run)

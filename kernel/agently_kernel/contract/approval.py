@@ -11,8 +11,8 @@ from pydantic import Field
 from agently_kernel.contract.base import Frozen, canonical_json, sha256_digest
 
 Gate = Literal[
-    "ensure", "network", "trusted_local", "image_pull", "input", "sensitive_input", "save_output", "dependencies",
-    "active_output", "set_next_input", "limits", "isolation",
+    "ensure", "network", "trusted_local", "image_pull", "input", "sensitive_input", "save_output", "replace_file",
+    "dependencies", "active_output", "set_next_input", "limits", "isolation",
 ]
 
 

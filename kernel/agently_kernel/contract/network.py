@@ -97,6 +97,11 @@ class HostPattern:
             return read_address(host) is None
         return host.endswith("." + self.value) if self.kind == "below" else host == self.value
 
+    def covers(self, other: HostPattern) -> bool:
+        """Return whether something that *other* opens is open by this grant alone, as far as both name it."""
+        ports = DEFAULT_PORTS if other.port is None else (other.port,)
+        return any(map(self.has_port, ports)) and (self.value == other.value or self.names(other.value))
+
 
 def normalise_hosts(hosts: Iterable[str]) -> tuple[str, ...]:
     """Return *hosts* in their accepted spelling, without repetitions. Raises ValueError."""

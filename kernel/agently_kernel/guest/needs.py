@@ -89,6 +89,6 @@ class Needs:
             full.encode("utf-8")
         except (OSError, UnicodeEncodeError):
             return None
-        if not full.startswith(self._root) or os.path.lexists(full):
+        if not full.startswith(self._root) or os.path.exists(full):  # a link that leads nowhere is missing too
             return None
         return full[len(self._root) :]

@@ -24,7 +24,9 @@ MAX_CHUNK_LINE = 4096
 
 
 class GuestStream(Protocol):
-    """One connection of the guest."""
+    """One connection of the guest. ``asked_for`` is the host and port that it wants, once that is known."""
+
+    asked_for: tuple[str, int] | None
 
     async def read(self) -> bytes:
         """Return what has come, at least a byte; empty at the end."""
@@ -80,6 +82,7 @@ class HttpProxy:
             if request.host == SELF_TEST and self._secret:
                 await _answer(guest, 200, "OK", self._secret)
                 return
+            guest.asked_for = (request.host, request.port)
             await self._pass_on(request, reader, guest)
         except asyncio.TimeoutError:
             await _answer(guest, 408, "Request Timeout", "the request did not arrive in time")

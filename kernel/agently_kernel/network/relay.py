@@ -34,6 +34,7 @@ class GuestConnection:
         self._held = bytearray()
         self._ended = False
         self.closed = False
+        self.asked_for: tuple[str, int] | None = None
         self._arrived = asyncio.Event()
         self._owed = 0
         self._credit = WINDOW
@@ -141,8 +142,15 @@ class NetworkRelay:
 
     @hosts.setter
     def hosts(self, hosts: tuple[str, ...]) -> None:
-        """Grant exactly these from now on; connections that are open stay. Raises ValueError."""
+        """Grant exactly these from now on; connections to a host that is none of them any more are ended.
+
+        Raises ValueError.
+        """
         self._grants.set(hosts)
+        for connection, task in self._connections.values():
+            asked = connection.asked_for
+            if asked is not None and not self._grants.allow(*asked):
+                task.cancel()
 
     def attach(self, send: Send) -> None:
         """Take the way to the guest."""

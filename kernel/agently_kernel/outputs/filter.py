@@ -64,6 +64,13 @@ class OutputFilter:
         if kind:
             self._granted.add(kind)
 
+    def disallow(self, kind: str) -> list[str]:
+        """Take an approval of *kind* back; return the ids of comms that are open by it, which are forgotten."""
+        if kind not in self._granted:
+            return []
+        self._granted.discard(kind)
+        return self._widgets.withdraw(kind)
+
     @property
     def granted(self) -> frozenset[str]:
         """The kinds that were approved in this session."""

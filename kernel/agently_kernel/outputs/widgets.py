@@ -76,6 +76,13 @@ class _Model:
     format: str = ""
 
 
+def _kind_of(model: _Model) -> str:
+    """Return what an approval of *model* is called (``Withheld.kind``)."""
+    if model.target == WIDGET_TARGET:
+        return f"widget:{model.key[0]}" if model.key is not None else ""
+    return f"comm:{model.target}"
+
+
 class WidgetFilter:
     """Keeps the comms of one guest and filters what goes through them. *clean_html*, *clean_output*: the owner's
     filters."""
@@ -99,6 +106,15 @@ class WidgetFilter:
         """Forget every comm of a guest that ended; return their ids, to be closed at the front end."""
         ids = list(self._comms)
         self._comms.clear()
+        return ids
+
+    def withdraw(self, kind: str) -> list[str]:
+        """Forget the comms that an approval of *kind* opened; return their ids, to be closed at both ends."""
+        if self._policy is OutputPolicy.TRUSTED:
+            return []
+        ids = [comm_id for comm_id, model in self._comms.items() if model.trusted and _kind_of(model) == kind]
+        for comm_id in ids:
+            del self._comms[comm_id]
         return ids
 
     def targets(self) -> dict[str, str]:

@@ -45,6 +45,13 @@ def grant_hosts(
         resource.use_network(NetworkRelay(hosts, on_attempt=attempt_event(host, requirement)))
 
 
+def withdraw_hosts(resource: object, hosts: Collection[str]) -> None:
+    """Take *hosts* from a live sandbox that has a relay; open connections to them end, all others go on."""
+    if isinstance(resource, SandboxResource) and resource.relay is not None:
+        resource.relay.hosts = tuple(host for host in resource.relay.hosts if host not in hosts)
+        resource.hosts_changed()
+
+
 async def with_network(
     resource: SandboxResource,
     requirement: ExecutionResourceRequirement,

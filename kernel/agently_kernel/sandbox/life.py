@@ -177,6 +177,11 @@ class ResourceLife:
 
     # -- network -------------------------------------------------------------------------------------------------
 
+    @property
+    def takes_copies(self) -> bool:
+        """True where inputs are sent into the sandbox, because it shares no folder with this machine."""
+        return self._deliver is not None
+
     def use_network(self, relay: GuestNetwork) -> None:
         """Open what *relay* grants from the next execution on, in this very sandbox; once for a sandbox.
 
@@ -203,8 +208,16 @@ class ResourceLife:
             except BaseException:
                 self._relay = self._network = None
                 raise
-        elif self.facts.network == "filtered":
-            self.facts = self.facts.model_copy(update={"network_hosts": relay.hosts})
+        else:
+            self.hosts_changed()
+
+    def hosts_changed(self) -> None:
+        """Let the facts name the hosts that an open relay grants now; without any, it leads nowhere."""
+        hosts = self._relay.hosts if self._relay is not None else ()
+        if self._network is not None and self.facts.network in ("filtered", "none"):
+            self.facts = self.facts.model_copy(
+                update={"network": "filtered" if hosts else "none", "network_hosts": hosts}
+            )
 
     def _tell_refused(self, reason: str) -> None:
         run = self._router.active

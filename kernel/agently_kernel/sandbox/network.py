@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import time
 from collections.abc import Awaitable, Mapping
 from typing import Any
 
@@ -78,4 +79,5 @@ def with_relay(facts: SandboxFacts, evidence: tuple[Evidence, ...], hosts: tuple
     held = isolation.network_blocked is True
     return facts.model_copy(update={
         "isolation": isolation, "network": "filtered" if held else "unknown", "network_hosts": hosts if held else (),
+        "observed_at": time.time(),
     })

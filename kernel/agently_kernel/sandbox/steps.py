@@ -125,7 +125,8 @@ class PlanRun(Activity):
         try:
             yield
         finally:
-            network.relay.hosts = before
+            mine = set(step.reach) - set(before)  # what was taken back meanwhile stays so
+            network.relay.hosts = tuple(host for host in network.relay.hosts if host not in mine)
             await network.relay.drop()
 
     def _message(self, step: CodeExecutionStep) -> dict[str, Any]:

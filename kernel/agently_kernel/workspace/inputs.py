@@ -133,6 +133,22 @@ class InputRoot:
                 entries.append((path.relative_to(root).as_posix(), info.st_size, "sha256:" + digest.hexdigest()))
         return sha256_digest(canonical_json(sorted(entries))), sum(entry[1] for entry in entries)
 
+    def remove(self, name: str) -> None:
+        """Remove the copy called *name*, and folders that held nothing else. Raises WorkspaceError."""
+        target = self.path / normalise_relative_path(name, what="input name")
+        aside = self.path / f".old-{secrets.token_hex(6)}"
+        try:
+            target.rename(aside)
+            remove_tree(aside) if aside.is_dir() and not aside.is_symlink() else aside.unlink()
+            for folder in target.relative_to(self.path).parents[:-1]:
+                if any((self.path / folder).iterdir()):
+                    break
+                (self.path / folder).rmdir()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise WorkspaceError(f"the copy of {name} could not be removed: {error.strerror or error}") from error
+
     def _place(self, fresh: Path, target: Path) -> None:
         for folder in reversed(target.relative_to(self.path).parents[:-1]):
             (self.path / folder).mkdir(mode=0o755, exist_ok=True)

@@ -319,6 +319,24 @@ class TaskWorkspace:
         found = [item for item in self._inputs.values() if name.startswith(item.name + "/")]
         return next((item for item in found if _same_place(item, name, path)), None)
 
+    def withdraw_input(self, name: str) -> None:
+        """Take back what was granted under *name*: a copy is removed, a mount goes with the sandbox that has it.
+
+        Executions that begin from now on do not get it. Nothing happens when nothing was granted under that name.
+        Raises WorkspaceError when the copy cannot be removed.
+        """
+        with self._input_lock:
+            with self._lock:
+                granted = self._inputs.get(name)
+            if granted is None:
+                return
+            if granted.mode == "snapshot":
+                self._input_root.remove(name)
+            with self._lock:
+                del self._inputs[name]
+                if granted.mode != "snapshot":
+                    self._replaced.append(granted)
+
     def _add_input(self, granted: GrantedInput) -> GrantedInput:
         """Enter *granted* in the book; single files of a folder that is given now are not kept beside it."""
         with self._lock:

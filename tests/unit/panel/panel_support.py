@@ -40,6 +40,7 @@ class SyntheticDesk:
 class SyntheticHost:
     def __init__(self) -> None:
         self.revoked: list[str] = []
+        self.stays: set[str] = set()
 
     async def restart_sandbox(self) -> str:
         raise ConfigurationError("A cell is running. Stop it first.")
@@ -50,8 +51,11 @@ class SyntheticHost:
     async def save_output(self, output: CollectedOutput, folder: str) -> str:
         return f"{folder}/{output.path}"
 
-    async def revoke(self, grant: ApprovalRequest) -> None:
-        self.revoked.append(grant.subject)
+    async def revoke(self, gate: str, subject: str) -> str:
+        if subject in self.stays:
+            raise ConfigurationError(f"{subject} could not be taken back.")
+        self.revoked.append(subject)
+        return f"{subject} is gone."
 
     async def wish(self, wish: Wish) -> tuple[WishResult, ...]:
         """Refuse everything that is wished for."""

@@ -18,7 +18,7 @@ from agently_kernel import panel as panel_module
 from agently_kernel.contract.approval import ApprovalDecision, ApprovalOutcome
 from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
-from agently_kernel.contract.workspace import CollectedOutput, RefusedOutput
+from agently_kernel.contract.workspace import CollectedOutput, GrantedInput, RefusedOutput
 from agently_kernel.panel_schema import PolicyView
 from agently_kernel.panel_state import MAX_TIMELINE
 
@@ -179,9 +179,36 @@ async def test_a_session_approval_is_listed_once_and_taken_back(bench: Bench) ->
     snapshot = (await bench.ask("snapshot"))["snapshot"]
     assert [(g["grant_id"], g["subject"], g["since"]) for g in snapshot["grants"]] == [("r1", "pypi.example:443", 5.0)]
     assert snapshot["approvals"] == []
-    assert (await bench.ask("revoke", grant_id="r1"))["accepted"] is True
+    bench.host.stays.add("pypi.example:443")
+    failed = await bench.ask("revoke", grant_id="r1")
+    assert (failed["status"], failed["message"]) == ("error", "pypi.example:443 could not be taken back.")
+    assert len((await bench.ask("snapshot"))["snapshot"]["grants"]) == 1  # what still holds stays in the list
+    bench.host.stays.clear()
+    taken = await bench.ask("revoke", grant_id="r1")
+    assert (taken["accepted"], taken["message"]) == (True, "pypi.example:443 is gone.")
     assert bench.host.revoked == ["pypi.example:443"]
     assert (await bench.ask("revoke", grant_id="r1"))["code"] == "unknown"
+
+
+async def test_all_that_holds_is_listed_once_and_can_be_taken_back(bench: Bench) -> None:
+    request = question(subject="a.example, b.example")
+    bench.state.approval_ended(request, ApprovalDecision(
+        request_id=request.request_id, outcome=ApprovalOutcome.APPROVED_SESSION, decided_at=5.0
+    ))
+    kept = [("network", "a.example, b.example")]
+    hosts = [("network", host) for host in ("a.example", "b.example", "c.example")]
+    bench.state.set_in_force(kept, [*hosts, ("active_output", "comm:page")])
+    grants = (await bench.ask("snapshot"))["snapshot"]["grants"]
+    assert [g["subject"] for g in grants] == ["a.example, b.example", "c.example", "comm:page"]
+    bench.state.set_in_force([], hosts[2:])
+    assert [g["subject"] for g in (await bench.ask("snapshot"))["snapshot"]["grants"]] == ["c.example"]
+    assert (await bench.ask("revoke", grant_id=grants[1]["grant_id"]))["accepted"] is True
+    assert (await bench.ask("snapshot"))["snapshot"]["grants"] == []
+    far = GrantedInput(name="far.txt", host_path="/far.txt", mode="snapshot", sha256="sha256:0", size=1)
+    bench.state.set_inputs((far,))
+    [shown] = (await bench.ask("snapshot"))["snapshot"]["inputs"]
+    assert (await bench.ask("revoke", grant_id=shown["grant_id"]))["accepted"] is True
+    assert bench.host.revoked == ["c.example", "/far.txt"]
 
 
 async def test_what_the_host_refuses_is_a_sentence_and_what_breaks_tells_nothing(bench: Bench) -> None:
