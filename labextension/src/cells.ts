@@ -1,5 +1,6 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
+import type { ApprovalView } from './protocol';
 
 /** What a cell is called in the panel: by its prompt number where it has one, else by its place. */
 export function cellName(
@@ -23,6 +24,25 @@ export function cellName(
   return shown
     ? trans.__('Cell [%1]', shown)
     : trans.__('Cell %1 from the top', index + 1);
+}
+
+/** Who asks a question: a cell, or the person who clicked in the panel. */
+export function askerName(
+  trans: TranslationBundle,
+  notebook: NotebookPanel,
+  approval: ApprovalView
+): string {
+  return askedByPanel(approval)
+    ? trans.__('You, by a click in this panel')
+    : cellName(trans, notebook, approval.cell_id);
+}
+
+/** True for what was asked for by a click in a panel: saving a file, outside of every cell. */
+export function askedByPanel(approval: ApprovalView): boolean {
+  return (
+    approval.cell_id === '' &&
+    (approval.gate === 'save_output' || approval.gate === 'replace_file')
+  );
 }
 
 /** Bring a cell into view and make it the active one. */

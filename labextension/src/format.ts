@@ -1,18 +1,19 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 
-/** Bytes for people: 12 kB, 1.5 MB. */
+/** Bytes for people, in the units of every other place of the product: 12 KiB, 1.5 MiB, 2 GiB. */
 export function bytes(count: number): string {
-  if (count < 1000) {
+  if (count < 1024) {
     return `${count} B`;
   }
-  const units = ['kB', 'MB', 'GB', 'TB'];
+  const units = ['KiB', 'MiB', 'GiB', 'TiB'];
   let value = count;
   let unit = -1;
   do {
-    value /= 1000;
+    value /= 1024;
     unit += 1;
-  } while (value >= 999.5 && unit < units.length - 1);
-  return `${value < 10 ? value.toFixed(1) : Math.round(value)} ${units[unit]}`;
+  } while (value >= 1023.5 && unit < units.length - 1);
+  const shown = value < 10 ? String(Number(value.toFixed(1))) : Math.round(value);
+  return `${shown} ${units[unit]}`;
 }
 
 /** Seconds for people: 0.12 s, 14 s, 2 min 5 s. */

@@ -37,3 +37,9 @@ export const eyeIcon = new LabIcon({
   svgstr:
     '<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24"><path class="jp-icon3" fill="#616161" d="M12 5C7 5 2.700 8.100 1 12.500 2.700 16.900 7 20 12 20s9.300-3.100 11-7.500C21.300 8.100 17 5 12 5zm0 12.500a5 5 0 1 1 0-10 5 5 0 0 1 0 10zm0-8a3 3 0 1 0 0 6 3 3 0 0 0 0-6z"/></svg>'
 });
+
+export const doctorIcon = new LabIcon({
+  name: 'agently:doctor',
+  svgstr:
+    '<svg xmlns="http://www.w3.org/2000/svg" width="16" viewBox="0 0 24 24"><path class="jp-icon3" fill="#616161" d="M2 11h5.200l2.300-6.200h1.900l3.300 10.200 1.900-4H22v2h-4.100l-2.400 5.200h-1.800L10.400 8.400 8.600 13H2z"/></svg>'
+});

@@ -1,5 +1,6 @@
 import {
   ILabShell,
+  ILayoutRestorer,
   JupyterFrontEnd,
   JupyterFrontEndPlugin
 } from '@jupyterlab/application';
@@ -72,14 +73,21 @@ const panel: JupyterFrontEndPlugin<void> = {
     'The sandbox panel: facts, outputs, approvals; its commands and settings.',
   autoStart: true,
   requires: [ISandboxSessions],
-  optional: [ITranslator, ICommandPalette, ISettingRegistry, ILabShell],
+  optional: [
+    ITranslator,
+    ICommandPalette,
+    ISettingRegistry,
+    ILabShell,
+    ILayoutRestorer
+  ],
   activate: (
     app: JupyterFrontEnd,
     model: ISandboxSessions,
     translator: ITranslator | null,
     palette: ICommandPalette | null,
     registry: ISettingRegistry | null,
-    labShell: ILabShell | null
+    labShell: ILabShell | null,
+    restorer: ILayoutRestorer | null
   ) => {
     const trans = (translator ?? nullTranslator).load(DOMAIN);
     const { commands, shell } = app;
@@ -93,9 +101,11 @@ const panel: JupyterFrontEndPlugin<void> = {
       restartSandbox: () => run(CommandIDs.restart),
       doctor: () => run(CommandIDs.doctor),
       copyFacts: () => run(CommandIDs.copy),
+      takeBack: (link, id) => void takeBack(link, id),
       focusNotebook: notebook => notebook.content.activate()
     });
     shell.add(widget, 'right', { rank: 650, type: 'Sandbox' });
+    restorer?.add(widget, PANEL_ID);
 
     const linked = () => model.current?.link.state === 'linked';
     commands.addCommand(CommandIDs.open, {
@@ -183,6 +193,36 @@ const panel: JupyterFrontEndPlugin<void> = {
     });
     for (const command of Object.values(CommandIDs)) {
       palette?.addItem({ command, category: trans.__('Sandbox') });
+    }
+
+    /** Take something back and say what that came to; what only a restart ends has the restart beside it. */
+    async function takeBack(link: KernelLink, id: string): Promise<void> {
+      try {
+        const reply = await link.request(
+          { action: 'revoke', grant_id: id },
+          30_000
+        );
+        if (!reply.accepted) {
+          Notification.error(reply.message);
+        } else if (reply.message.includes('restart the sandbox')) {
+          Notification.warning(reply.message, {
+            autoClose: false,
+            actions: [
+              {
+                label: trans.__('Restart the Sandbox'),
+                callback: () => run(CommandIDs.restart)
+              }
+            ]
+          });
+        } else {
+          Notification.success(reply.message, { autoClose: 8000 });
+        }
+      } catch {
+        Notification.error(
+          trans.__('The kernel did not answer. It may still hold.')
+        );
+      }
+      await link.refresh();
     }
 
     /** Show the message of a reply, good or bad. */

@@ -2,7 +2,7 @@ import type { TranslationBundle } from '@jupyterlab/translation';
 import type { ApprovalView } from './protocol';
 
 /** How a question of the kernel's own begins in a front end's input box (approvals.py); no guest's prompt begins so. */
-export const PROMPT_MARK = '⛨ Agently approval ·';
+export const PROMPT_MARK = 'Agently approval ·';
 const MAX_ENDED = 50;
 const COMPARED = 200;
 

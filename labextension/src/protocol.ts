@@ -49,7 +49,7 @@ export interface DecideRequest {
   confirm?: string;
 }
 
-/** Forget a remembered approval of this session. */
+/** Take back a grant, or an input, by its ``grant_id``: at once, in the open sandbox too. */
 export interface RevokeRequest {
   version: number;
   client_id: string;
@@ -121,7 +121,7 @@ export interface ApprovalView {
   request_id: string;
   nonce: string;
   digest: string;
-  gate: 'ensure' | 'network' | 'trusted_local' | 'image_pull' | 'input' | 'sensitive_input' | 'save_output' | 'dependencies' | 'active_output' | 'set_next_input' | 'limits' | 'isolation';
+  gate: 'ensure' | 'network' | 'trusted_local' | 'image_pull' | 'input' | 'sensitive_input' | 'save_output' | 'replace_file' | 'dependencies' | 'active_output' | 'set_next_input' | 'limits' | 'isolation';
   subject: string;
   title: string;
   what: string;
@@ -200,10 +200,10 @@ export interface FilePreview {
   truncated: boolean;
 }
 
-/** An approval remembered for this session. */
+/** What holds in this session until it is taken back: an approval, a host, a kind of output. */
 export interface GrantView {
   grant_id: string;
-  gate: 'ensure' | 'network' | 'trusted_local' | 'image_pull' | 'input' | 'sensitive_input' | 'save_output' | 'dependencies' | 'active_output' | 'set_next_input' | 'limits' | 'isolation';
+  gate: 'ensure' | 'network' | 'trusted_local' | 'image_pull' | 'input' | 'sensitive_input' | 'save_output' | 'replace_file' | 'dependencies' | 'active_output' | 'set_next_input' | 'limits' | 'isolation';
   subject: string;
   since: number;
 }
@@ -215,6 +215,8 @@ export interface InputView {
   mode: 'snapshot' | 'read_only' | 'read_write';
   sha256: string | null;
   size: number | null;
+  /** what a revoke request names to take it back */
+  grant_id: string;
 }
 
 /** The boolean axes of the reference. */

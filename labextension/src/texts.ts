@@ -229,6 +229,7 @@ export function gateName(trans: TranslationBundle, gate: string): string {
     input: trans.__('read a file'),
     sensitive_input: trans.__('read a sensitive place'),
     save_output: trans.__('save a file'),
+    replace_file: trans.__('replace a file'),
     dependencies: trans.__('install packages'),
     active_output: trans.__('active output'),
     set_next_input: trans.__('put code into a new cell'),

@@ -4,7 +4,7 @@ import { ReactWidget, UseSignal } from '@jupyterlab/ui-components';
 import { Message, MessageLoop } from '@lumino/messaging';
 import { Widget } from '@lumino/widgets';
 import * as React from 'react';
-import { cellName, goToCell } from './cells';
+import { askerName, goToCell } from './cells';
 import { ApprovalCard } from './components/approvalcard';
 import { IPanelActions, Panel } from './components/panel';
 import { shieldIcon } from './icons';
@@ -147,7 +147,7 @@ export class BannerWidget extends ReactWidget {
         approval={approval}
         link={this._link}
         trans={this._trans}
-        asker={cellName(this._trans, this._notebook, approval.cell_id)}
+        asker={askerName(this._trans, this._notebook, approval)}
         position={1}
         count={questions.length}
         onGoToCell={

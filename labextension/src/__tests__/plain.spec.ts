@@ -96,10 +96,10 @@ describe('format', () => {
     expect([0, 999, 1000, 12_345, 999_600, 2_000_000_000].map(bytes)).toEqual([
       '0 B',
       '999 B',
-      '1.0 kB',
-      '12 kB',
-      '1.0 MB',
-      '2.0 GB'
+      '1000 B',
+      '12 KiB',
+      '976 KiB',
+      '1.9 GiB'
     ]);
     expect([0.123, 14.2, 125].map(seconds)).toEqual([
       '0.12 s',

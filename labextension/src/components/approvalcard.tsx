@@ -1,5 +1,6 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
+import { askedByPanel } from '../cells';
 import { countdown, sentence } from '../format';
 import { ActivationGuard, ARM_DELAY } from '../guard';
 import type { KernelLink } from '../link';
@@ -57,6 +58,7 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
   const grave = approval.confirm !== '';
   const guard = React.useRef(new ActivationGuard());
   const buttons = React.useRef<HTMLDivElement>(null);
+  const card = React.useRef<HTMLDivElement>(null);
   const covered = useCovered(buttons);
   const [awake, setAwake] = React.useState(false);
   const [typed, setTyped] = React.useState('');
@@ -81,6 +83,15 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
       document.removeEventListener('visibilitychange', onVisible);
     };
   }, [approval.request_id, covered, props.position]);
+
+  // What the reader of this panel has just clicked for is brought into view; no other question moves the page.
+  const clicked = askedByPanel(approval);
+  React.useEffect(() => {
+    if (clicked) {
+      card.current?.scrollIntoView?.({ block: 'nearest' });
+      card.current?.focus({ preventScroll: true });
+    }
+  }, [approval.request_id, clicked]);
 
   React.useEffect(() => {
     const timer = window.setInterval(() => tick(n => n + 1), 1000);
@@ -136,6 +147,7 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
       role="group"
       aria-labelledby={titleId}
       tabIndex={-1}
+      ref={card}
       data-request={approval.request_id}
       data-created={approval.created_at}
       onKeyDown={event => {

@@ -95,15 +95,15 @@ export function Summary(props: T & { snapshot: PanelSnapshot }): JSX.Element {
   );
 }
 
-function Axis(props: T & { axis: AxisView }): JSX.Element {
+function Axis(props: T & { axis: AxisView; name?: string }): JSX.Element {
   const { trans, axis } = props;
   const said = texts.verdict(trans, axis.value);
-  const first = axis.evidence[0];
+  const latest = Math.max(0, ...axis.evidence.map(item => item.observed_at));
   return (
     <details className="agently-Axis" data-axis={axis.axis}>
       <summary>
         <Mark tone={said.tone} mark={said.mark} />
-        <span className="agently-grow">{texts.axisName(trans, axis.axis)}</span>
+        <span className="agently-grow">{props.name ?? texts.axisName(trans, axis.axis)}</span>
         <span className={`agently-word agently-tone-${said.tone}`}>
           {said.word}
         </span>
@@ -132,9 +132,9 @@ function Axis(props: T & { axis: AxisView }): JSX.Element {
           );
         })}
       </ul>
-      {first && (
+      {latest > 0 && (
         <p className="agently-small">
-          {trans.__('observed %1', clock(first.observed_at))}
+          {trans.__('observed %1', clock(latest))}
         </p>
       )}
     </details>
@@ -158,7 +158,18 @@ export function Isolation(props: T & { sandbox: SandboxView }): JSX.Element {
         <Axis key={axis.axis} trans={trans} axis={axis} />
       ))}
       <div className="agently-beside">
-        <Axis trans={trans} axis={sandbox.network_axis} />
+        <Axis
+          trans={trans}
+          axis={sandbox.network_axis}
+          name={
+            sandbox.network_hosts.length > 0
+              ? trans.__(
+                  'Network blocked but for %1',
+                  sandbox.network_hosts.join(', ')
+                )
+              : undefined
+          }
+        />
       </div>
       <p className="agently-small">
         {trans.__(
@@ -213,13 +224,19 @@ export function Limits(props: T & { sandbox: SandboxView }): JSX.Element | null 
                 <td>{texts.limitName(trans, limit.name)}</td>
                 <td>{texts.limitValue(trans, limit)}</td>
                 <td>
-                  {limit.mechanism === 'none'
-                    ? trans.__('nothing')
-                    : limit.mechanism}{' '}
-                  <span title={said.word}>
-                    <Mark tone={said.tone} mark={said.mark} />
-                    <span className="agently-hidden">{said.word}</span>
-                  </span>
+                  {limit.limit === null ? (
+                    '—'
+                  ) : (
+                    <>
+                      {limit.mechanism === 'none'
+                        ? trans.__('nothing')
+                        : limit.mechanism}{' '}
+                      <span title={said.word}>
+                        <Mark tone={said.tone} mark={said.mark} />
+                        <span className="agently-hidden">{said.word}</span>
+                      </span>
+                    </>
+                  )}
                   {limit.detail && <small> {limit.detail}</small>}
                 </td>
               </tr>
@@ -307,7 +324,9 @@ export function Selection(props: T & { selection: SelectionView; failed: boolean
   );
 }
 
-export function Inputs(props: T & { inputs: InputView[] }): JSX.Element | null {
+export function Inputs(
+  props: T & { inputs: InputView[]; onRevoke: (id: string) => void }
+): JSX.Element | null {
   const { trans, inputs } = props;
   if (inputs.length === 0) {
     return null;
@@ -316,9 +335,10 @@ export function Inputs(props: T & { inputs: InputView[] }): JSX.Element | null {
     <Section name="inputs" title={trans.__('Given to cells')} count={inputs.length}>
       <ul className="agently-list">
         {inputs.map(input => (
-          <li key={input.name}>
-            <span className="agently-path">{input.name}</span>{' '}
-            <span className="agently-small">
+          <li key={input.name} className="agently-row">
+            <span className="agently-grow">
+              <span className="agently-path">{input.name}</span>{' '}
+              <span className="agently-small">
               {input.mode === 'snapshot'
                 ? trans.__('a copy of %1', input.host_path)
                 : input.mode === 'read_only'
@@ -326,7 +346,18 @@ export function Inputs(props: T & { inputs: InputView[] }): JSX.Element | null {
                   : trans.__('may be changed: %1', input.host_path)}
               {input.size !== null && <> · {bytes(input.size)}</>}
               {input.sha256 && <> · sha256 {shortDigest(input.sha256)}</>}
+              </span>
             </span>
+            {input.grant_id && (
+              <button
+                type="button"
+                className="agently-link"
+                aria-label={trans.__('Take back %1', input.name)}
+                onClick={() => props.onRevoke(input.grant_id ?? '')}
+              >
+                {trans.__('Take back')}
+              </button>
+            )}
           </li>
         ))}
       </ul>

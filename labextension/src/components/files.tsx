@@ -164,7 +164,7 @@ function OutputRow(props: {
     });
   const save = () =>
     guarded(async () => {
-      setNote(trans.__('Answer the question about saving.'));
+      setNote(trans.__('Answer the question about saving, at the top of this panel.'));
       const reply = await link.request(
         { action: 'save_output', path: output.path },
         SAVE_TIMEOUT
@@ -198,7 +198,7 @@ function OutputRow(props: {
           >
             {bytes(output.size ?? 0)}
             {output.sha256 && <> · sha256 {shortDigest(output.sha256)}</>}
-            {!output.declared && <> · {trans.__('found, not declared')}</>}
+            {!output.declared && <> · {trans.__('found in the sandbox')}</>}
           </span>
           <span className="agently-icons">
             {output.media !== 'other' && (

@@ -1,15 +1,14 @@
 import type { NotebookPanel } from '@jupyterlab/notebook';
 import type { TranslationBundle } from '@jupyterlab/translation';
 import {
-  bugIcon,
   copyIcon,
   LabIcon,
   refreshIcon
 } from '@jupyterlab/ui-components';
 import * as React from 'react';
-import { cellName, goToCell } from '../cells';
+import { askerName, cellName, goToCell } from '../cells';
 import { clock } from '../format';
-import { shieldIcon } from '../icons';
+import { doctorIcon, shieldIcon } from '../icons';
 import type { KernelLink } from '../link';
 import type { ISandboxSessions } from '../tokens';
 import { ApprovalCard } from './approvalcard';
@@ -33,6 +32,7 @@ export interface IPanelActions {
   restartSandbox: () => void;
   doctor: () => void;
   copyFacts: () => void;
+  takeBack: (link: KernelLink, grantId: string) => void;
   focusNotebook: (notebook: NotebookPanel) => void;
 }
 
@@ -137,7 +137,7 @@ function Facts(props: IPanelProps & { notebook: NotebookPanel; link: KernelLink 
           approval={questions[0]}
           link={link}
           trans={trans}
-          asker={name(questions[0].cell_id)}
+          asker={askerName(trans, notebook, questions[0])}
           position={1}
           count={questions.length}
           onGoToCell={
@@ -155,16 +155,15 @@ function Facts(props: IPanelProps & { notebook: NotebookPanel; link: KernelLink 
         cellName={name}
         onGoTo={go}
       />
-      <Inputs trans={trans} inputs={snapshot.inputs} />
+      <Inputs
+        trans={trans}
+        inputs={snapshot.inputs}
+        onRevoke={id => actions.takeBack(link, id)}
+      />
       <Grants
         trans={trans}
         grants={snapshot.grants}
-        onRevoke={id =>
-          void link
-            .request({ action: 'revoke', grant_id: id })
-            .then(() => link.refresh())
-            .catch(() => undefined)
-        }
+        onRevoke={id => actions.takeBack(link, id)}
       />
       {sandbox && <Provider trans={trans} sandbox={sandbox} />}
       {snapshot.selection && (
@@ -287,7 +286,7 @@ export function Panel(props: IPanelProps): JSX.Element {
               onClick={actions.restartSandbox}
             />
             <IconButton
-              icon={bugIcon}
+              icon={doctorIcon}
               label={trans.__('Doctor: examine every provider')}
               onClick={actions.doctor}
             />
