@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
-from agently_kernel.languages.plan import PACKAGE_HOSTS
+from agently_kernel.languages.indexes import pip_hosts
 
 TAIL = 8192
 """Characters at the end of each stream that are looked at."""
@@ -21,7 +21,7 @@ _NO_NETWORK = re.compile(
 _INSTALLERS: Mapping[str, re.Pattern[str]] = {
     "python": re.compile(r"No matching distribution found|NewConnectionError.{0,300}/simple/"),
     "node": re.compile(r"npm (?:ERR|error)"),
-    "go": re.compile(r"proxy\.golang\.org|sum\.golang\.org"),
+    "go": re.compile(r"^go: [^\n]{0,300}: Get \"https?://", re.M),
 }
 LINE_ALLOW = "%agently allow network"
 
@@ -46,7 +46,7 @@ def network_hint(result: CodeExecutionResult) -> str:
         )
     installers = [name for name, said_so in _INSTALLERS.items() if any(said_so.search(text) for text in said[1:])]
     if installers:
-        needed = PACKAGE_HOSTS[installers[0]]
+        needed = (installers[0] == "python" and pip_hosts()) or ("HOST",)  # other tools would have to be started
         return (
             f"The network is off in this sandbox, on purpose. To install here run {LINE_ALLOW} {' '.join(needed)}, or "
             f"begin the cell of a program with %%agently_exec --network {','.join(needed)} (you are asked), then run "

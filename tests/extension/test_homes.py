@@ -13,6 +13,7 @@ import pytest
 from kernel_session import KernelSession, Run
 from magic_homes import answering, environment
 
+from agently_kernel.languages.indexes import pip_hosts
 from agently_kernel.providers.toolchains import VERSION_COMMANDS
 
 HELLO = {
@@ -117,7 +118,7 @@ def test_a_network_that_is_missed_is_told_once(home: KernelSession, where: str, 
     run = home.run(f"%%agently_exec {where}\n{program}")
     assert run.status == "error"
     assert run.text("stderr").count("The network is off in this sandbox, on purpose.") == 1
-    hosts = "pypi.org,files.pythonhosted.org" if "pip" in program else "HOST"
+    hosts = ",".join(pip_hosts()) if "pip" in program else "HOST"
     assert f"%%agently_exec --network {hosts}" in run.text("stderr")
     assert f"%agently allow network {hosts.replace(',', ' ')}" in run.text("stderr")
     assert ("install others there" in run.text("stderr")) == ("pip" in program)

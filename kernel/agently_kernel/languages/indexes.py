@@ -31,7 +31,8 @@ def package_hosts(language: str, policy: ExecutionResourcePolicy) -> tuple[str, 
     return hosts
 
 
-def _of_pip() -> tuple[str, ...]:
+def pip_hosts() -> tuple[str, ...]:
+    """Return the hosts of pip's own index, without starting it; empty where there is no pip."""
     try:
         index = importlib.import_module("pip._internal.models.index").PyPI
         return _hosts((f"https://{index.netloc}", f"https://{index.file_storage_domain}"))
@@ -48,7 +49,7 @@ def _of_go() -> tuple[str, ...]:
     return _hosts((*re.split(r"[,|]", proxies), "https://" + database.split("+")[0].split(" ")[0]))
 
 
-_OWN: Mapping[str, Callable[[], tuple[str, ...]]] = {"python": _of_pip, "node": _of_npm, "go": _of_go}
+_OWN: Mapping[str, Callable[[], tuple[str, ...]]] = {"python": pip_hosts, "node": _of_npm, "go": _of_go}
 
 
 def _said(tool: str, *arguments: str) -> Sequence[str]:
