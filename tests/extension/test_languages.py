@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from agently_kernel import CodeExecution, CodeExecutionFile, CodeExecutionRequest, CodeExecutionToolchainRequirement
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
+from agently_kernel.sandbox.session import GuestSession
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="bubblewrap is a mechanism of Linux")
 
@@ -202,9 +204,20 @@ def test_a_constraint_that_is_not_met_skips_the_candidate_with_the_reason(
 
 
 @pytest.mark.parametrize("language", ["go", "c++"])
-def test_an_unchanged_program_is_not_built_again(execution: CodeExecution, language: str) -> None:
+def test_an_unchanged_program_is_not_built_again(
+    execution: CodeExecution, language: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    request = GuestSession.request
+
+    async def noted(self: GuestSession, message: Mapping[str, Any], *args: Any, **more: Any) -> Any:
+        asked.append(message["op"])
+        return await request(self, message, *args, **more)
+
+    monkeypatch.setattr(GuestSession, "request", noted)
     source = LANGUAGES[language].raising.replace("3", "0")
     first, second = (run(execution, language, source) for _ in range(2))
+    assert asked.count("copy") == 1 and "put" not in asked  # the sandbox sees it, so it is not sent
     changed = run(execution, language, source.replace("0", "4"))
     assert [step.role for step in first.steps] == ["build", "run"]
     assert [step.role for step in second.steps] == ["run"]

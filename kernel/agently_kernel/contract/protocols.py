@@ -128,6 +128,9 @@ class BuildStore(Protocol):
     def get(self, key: str) -> bytes | None:
         """Return what is kept, or None."""
 
+    def show(self, key: str) -> str | None:
+        """Let sandboxes that share the source root see what is kept; return its path there, None when they cannot."""
+
     def put(self, key: str, data: bytes) -> None:
         """Keep *data*; raises nothing when that is not possible."""
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import stat
 import time
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from . import wire
 
 MAX_DEPTH = 64
 WALK_SECONDS = 2.0
 QUICK_SECONDS = 0.02
+COPY_BYTES = 1 << 30
+MAX_LINKS = 10000
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 
@@ -172,15 +174,48 @@ def _walk(fd: int, prefix: str, depth: int, most: int, deadline: float, found: L
 
 def store(root: str, path: str, data: bytes, mode: int) -> None:
     """Write a new file below *root*, making folders, replacing nothing. Raises Refused."""
+
+    def fill(fd: int) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(fd, view) :]
+
+    _create(root, path, mode, fill)
+
+
+def copy(source_root: str, source: str, root: str, path: str) -> None:
+    """Make a new program below *root* from a file that the host shows below *source_root*. Raises Refused."""
+    parts = parts_of(source)
+    folder = open_folder(source_root, parts[:-1])
+    try:
+        original = os.open(parts[-1], _FILE, dir_fd=folder)
+    except OSError as error:
+        raise _refusal(error)
+    finally:
+        os.close(folder)
+
+    def fill(fd: int) -> None:
+        while os.sendfile(fd, original, None, COPY_BYTES):
+            pass
+
+    try:
+        _create(root, path, 0o755, fill)
+    finally:
+        os.close(original)
+
+
+def _create(root: str, path: str, mode: int, fill: Callable[[int], None]) -> None:
     parts = parts_of(path)
     folder = open_folder(root, parts[:-1], make=True)
     try:
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         fd = os.open(parts[-1], flags, mode, dir_fd=folder)
         try:
-            view = memoryview(data)
-            while view:
-                view = view[os.write(fd, view) :]
+            try:
+                fill(fd)
+            except OSError:
+                os.unlink(parts[-1], dir_fd=folder)  # half a file would stand in the way of the next attempt
+                raise
             os.fchmod(fd, mode)
         finally:
             os.close(fd)
@@ -188,9 +223,6 @@ def store(root: str, path: str, data: bytes, mode: int) -> None:
         raise Refused("%s: %s" % (path, error.strerror))
     finally:
         os.close(folder)
-
-
-MAX_LINKS = 10000
 
 
 def link(root: str, path: str, target_root: str) -> List[str]:

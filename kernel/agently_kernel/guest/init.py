@@ -268,6 +268,14 @@ class Init:
             answer.update(ok=False, reason=str(refusal)[:4000])
         self._writer.frame(answer)
 
+    def _op_copy(self, header: Dict[str, Any], _: bytes) -> None:
+        answer: Dict[str, Any] = {"op": "stored", "request": header["request"], "ok": True}
+        try:
+            files.copy(self._root("source"), header["source"], self._root("build"), header["path"])
+        except files.Refused as refusal:
+            answer.update(ok=False, reason=str(refusal)[:4000])
+        self._writer.frame(answer)
+
     def _op_put(self, header: Dict[str, Any], payload: bytes) -> None:
         answer: Dict[str, Any] = {"op": "stored", "request": header["request"], "ok": True}
         try:

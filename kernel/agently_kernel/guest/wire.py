@@ -94,6 +94,7 @@ TO_INIT = {
     "fetch": Message({"request": _N, "area": _AREA, "path": _S, "max_bytes": _N}),
     "list": Message({"request": _N, "area": _AREA, "max_files": _N}),  # answered by `listing`
     "put": Message({"request": _N, "root": Field(str, True, 8, ("source", "input", "build")), "path": _S}, MAX_PAYLOAD),
+    "copy": Message({"request": _N, "source": _S, "path": _S}),  # build/<path> gets what src/<source> holds: `stored`
     "link": Message({"request": _N, "path": _S}),  # to input/<path>; answered by `stored`: ok with a reason is hidden
     "tools": Message({"request": _N, "argvs": Field(list, True, 16)}),  # run each argv briefly; answered by `tools`
     "ping": Message({"request": _N}),

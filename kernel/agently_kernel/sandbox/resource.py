@@ -153,7 +153,9 @@ class SandboxResource(ResourceLife):
                 asks=self.need_handler is not None and bundle.language == "python", explain=self._limit_reached,
             )
             if self.builds is not None:
-                plan.artefact = Artefact.of(bundle, self.facts, self.builds, self.output_source, self._built)
+                plan.artefact = Artefact.of(
+                    bundle, self.facts, self.builds, self.output_source, self._built, shared=self._deliver is None
+                )
             return await self._run_plan(bundle, manifest, timeout, plan)
 
     async def _run_cell(

@@ -81,7 +81,7 @@ class TaskWorkspace:
         self._sources = SourceRoot(self.source_path, source_bytes)
         self._input_root = InputRoot(self.input_path)
         self._collector = Collector(store, collection)
-        self.builds = BuildCache(runtime_path / "builds")
+        self.builds = BuildCache(runtime_path / "builds", shown=self.source_path)
         self._grants: dict[str, tuple[TaskWorkspaceAccessGrant, str | None]] = {}
         self._inputs: dict[str, GrantedInput] = {}
         self._replaced: list[GrantedInput] = []  # mounts that sandboxes which were opened with them still have

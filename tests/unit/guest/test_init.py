@@ -372,3 +372,24 @@ def test_a_list_that_takes_long_is_not_made_at_the_end_of_cells(tmp_path: Path, 
     listed.tell(10)
     monkeypatch.undo()
     assert not listed.unchanged()  # it took too long to be done again
+
+
+def test_a_program_that_the_host_shows_is_copied_to_where_it_runs(tmp_path: Path) -> None:
+    with Guest(tmp_path) as guest:
+        source, build = Path(guest.roots["source"]), Path(guest.roots["build"])
+        (source / ".builds").mkdir()
+        program = source / ".builds" / "key"
+        program.write_text("#!/bin/sh\necho ran\n" + "#" * 300_000)
+        program.chmod(0o444)
+        os.link(program, tmp_path / "kept")  # as the host's cache does
+        assert guest.ask("copy", source=".builds/key", path=".bin/p")[0]["ok"] is True
+        assert run_step(guest, [str(build / ".bin" / "p")])[1] == "ran\n"
+        again, _ = guest.ask("copy", source=".builds/key", path=".bin/p")
+        assert (again["ok"], again["reason"]) == (False, ".bin/p: File exists")
+        (source / "link").symlink_to("/etc/hostname")
+        for name, reason in (("nothing", "missing"), ("link", "symlink"), ("../up", "bad_name")):
+            answer, _ = guest.ask("copy", source=name, path="q")
+            assert (answer["ok"], answer["reason"]) == (False, reason)
+        answer, _ = guest.ask("copy", source=".builds", path="q")  # a folder
+        assert answer["ok"] is False
+        assert guest.ask("copy", source=".builds/key", path="q")[0]["ok"] is True  # nothing half-made is in its way
