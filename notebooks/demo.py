@@ -1,4 +1,4 @@
-"""Run a notebook from top to bottom with the kernel it names and print what each cell showed, as plain text.
+"""Run a notebook from top to bottom with the kernel it names and print what each cell showed, as soon as it has ended.
 
 Usage: ``python notebooks/demo.py notebooks/quickstart.ipynb``. Exit status 1 when a cell failed that was not meant to
 (cells tagged ``raises-exception`` are meant to).
@@ -28,24 +28,37 @@ def show(cell: nbformat.NotebookNode) -> None:
             print(text if len(text) < 2000 else text[:2000] + " …")
             if len(kinds) > 1:
                 print(f"  [shown as {', '.join(kinds)}]")
-    print()
+    print(flush=True)
 
 
 def main(path: Path) -> int:
     """Execute the notebook at *path*; return the exit status."""
     notebook = nbformat.read(path, as_version=4)
     where = {"metadata": {"path": str(path.parent)}}
-    client = NotebookClient(notebook, timeout=120, coalesce_streams=True, resources=where)
+    shown = 0
+
+    def show_until(end: int) -> None:
+        nonlocal shown
+        for cell in notebook.cells[shown:end]:
+            if cell.cell_type == "markdown":
+                print(cell.source.strip(), end="\n\n", flush=True)
+            elif cell.cell_type == "code":
+                show(cell)
+        shown = max(shown, end)
+
+    def executed(cell: nbformat.NotebookNode, cell_index: int, execute_reply: object) -> None:
+        show_until(cell_index + 1)
+
+    client = NotebookClient(
+        notebook, timeout=120, coalesce_streams=True, resources=where, on_cell_executed=executed
+    )
     failed = ""
+    print(f"Running {path} with the kernel {notebook.metadata.kernelspec.display_name}.\n", flush=True)
     try:
         client.execute()
     except CellExecutionError as error:
         failed = str(error)
-    for cell in notebook.cells:
-        if cell.cell_type == "markdown":
-            print(cell.source.strip(), end="\n\n")
-        elif cell.cell_type == "code":
-            show(cell)
+    show_until(len(notebook.cells))
     if failed:
         print("A cell failed that should not have:\n" + failed, file=sys.stderr)
     return 1 if failed else 0

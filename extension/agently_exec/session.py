@@ -61,7 +61,7 @@ class Session:
         self._thread = LoopThread(front_end.read)
         self._numbers = itertools.count(1)
         self._can_ask = False
-        self._remove_announcement: Callable[[], None] = lambda: None
+        self._remove_announcement: Callable[[], None] | None = None
         self.filter = OutputFilter(
             OutputPolicy(self.settings.outputs), network_allowed=self.settings.network == "enabled"
         )
@@ -95,12 +95,18 @@ class Session:
             kernel, self.broker, PanelActions(self), self.settings, session_id=self.session_id,
             product_version=__version__, started_at=time.time(), status="ready", host="ipython",
         )
+        self._thread.loop.call_soon_threadsafe(panel.start)
+        return panel
+
+    def _announce(self) -> None:
+        """Tell the front end of the panel once a person sits there; a program that runs notebooks would complain."""
+        if self._panel is None or self._remove_announcement is not None or not self._can_ask:
+            return
+        self._remove_announcement = lambda: None
         with contextlib.suppress(Exception):  # a front end without comms has no panel either
             from agently_kernel.panel import announce
 
             self._remove_announcement = announce()
-        self._thread.loop.call_soon_threadsafe(panel.start)
-        return panel
 
     @property
     def _panel_attached(self) -> bool:
@@ -172,6 +178,7 @@ class Session:
             raise ConfigurationError(refusal(self.faults))
         cell, parent = f"cell-{next(self._numbers)}-{secrets.token_hex(2)}", self._front_end.parent()
         self._can_ask = self._front_end.can_ask()
+        self._announce()
 
         async def run() -> T:
             self.running = cell
@@ -230,7 +237,8 @@ class Session:
                 self._panel.close()
 
         with contextlib.suppress(Exception):
-            self._remove_announcement()
+            if self._remove_announcement is not None:
+                self._remove_announcement()
         with contextlib.suppress(concurrent.futures.TimeoutError, RuntimeError):
             self._thread.submit(end()).result(CLOSE_SECONDS)
         self._thread.close()

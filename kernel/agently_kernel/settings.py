@@ -19,7 +19,7 @@ from pydantic import Field, ValidationError, field_validator
 
 from agently_kernel.contract.base import MAX_SECONDS, Frozen
 from agently_kernel.contract.errors import ConfigurationError
-from agently_kernel.contract.isolation import REQUIRED_AXES, IsolationAxis, ResourceLimits
+from agently_kernel.contract.isolation import REQUIRED_AXES, IsolationAxis, LimitName, ResourceLimits
 from agently_kernel.contract.network import EVERY_PUBLIC_HOST, normalise_hosts
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.resource import ExecutionResourcePolicy, IsolationPolicy, ProviderCandidate
@@ -95,37 +95,79 @@ class KernelSettings(Frozen):
     """Every setting of a kernel. Times are seconds, sizes bytes (or text such as ``"2G"``)."""
 
     providers: tuple[ProviderCandidate, ...] = Field(
-        default=(), description="ordered ids, or {'provider_id':…, 'config':{…}}; empty: all that are registered"
+        default=(), examples=[["runsc", "bubblewrap"]],
+        description="the chain: ids in order, or {'provider_id': …, 'config': {…}}; empty: all that are registered",
     )
-    isolation: IsolationPolicy = "required"
-    required_axes: tuple[IsolationAxis, ...] = REQUIRED_AXES
-    unsafe_fallback: bool = Field(default=False, description="admit trusted_local; needs trusted_local_authorized too")
-    trusted_local_authorized: bool = False
-    approval_mode: Literal["auto", "always", "never"] = "auto"
-    auto_allow: bool = Field(default=False, description="answer every gate with yes; never bypasses a constraint")
-    approval_timeout: float = Field(default=120.0, gt=0, le=MAX_SECONDS)
-    network: Literal["disabled", "enabled"] = "disabled"
+    isolation: IsolationPolicy = Field(
+        default="required", examples=["preferred"],
+        description="required: all of required_axes must be observed; preferred: the best that is there; none",
+    )
+    required_axes: tuple[IsolationAxis, ...] = Field(
+        default=REQUIRED_AXES, examples=[["process_contained", "host_filesystem_restricted"]],
+        description="what must be observed to hold of a sandbox before a cell runs in it",
+    )
+    unsafe_fallback: bool = Field(
+        default=False, examples=[True],
+        description="admit trusted_local, with isolation preferred or none; asked for unless trusted_local_authorized",
+    )
+    trusted_local_authorized: bool = Field(
+        default=False, examples=[True], description="run in trusted_local, which isolates nothing, without asking"
+    )
+    approval_mode: Literal["auto", "always", "never"] = Field(
+        default="auto", examples=["never"],
+        description="auto: ask where something is needed; always: also for each sandbox and file; never: deny instead",
+    )
+    auto_allow: bool = Field(
+        default=False, examples=[True],
+        description="answer yes to every question but those about less or no isolation",
+    )
+    approval_timeout: float = Field(
+        default=120.0, gt=0, le=MAX_SECONDS, examples=[30],
+        description="seconds that a question stays open; then the answer is no",
+    )
+    network: Literal["disabled", "enabled"] = Field(
+        default="disabled", examples=["enabled"],
+        description="enabled: cells reach every public host, for a provider with a network of its own that network",
+    )
     network_hosts: tuple[str, ...] = Field(
-        default=(), description="hosts cells may always reach: 'data.example.org', '*.example.org', '10.1.2.3:5432'"
+        default=(), examples=[["data.example.org", "*.example.org", "10.1.2.3:5432"]],
+        description="hosts that cells may always reach",
     )
     package_hosts: Mapping[str, tuple[str, ...]] = Field(
-        default_factory=dict, description="by language: hosts that packages come from, instead of the public index"
+        default_factory=dict, examples=[{"python": ["packages.example.org"]}],
+        description="by language: hosts that packages come from, instead of the public index",
     )
     timeout: float | None = Field(
-        default=None, gt=0, le=MAX_SECONDS, description="wall-clock limit of one cell; None: no limit"
+        default=None, gt=0, le=MAX_SECONDS, examples=[600],
+        description="seconds that a cell or program may run (wall clock); None: no limit",
     )
-    interrupt_grace: float = Field(default=5.0, gt=0, le=600, description="from Stop until the interpreter is killed")
-    limits: ResourceLimits = ResourceLimits()
-    required_limits: tuple[str, ...] = ()
-    collection: CollectionLimits = CollectionLimits()
-    outputs: Literal["framed", "static", "trusted"] = "framed"
+    interrupt_grace: float = Field(
+        default=5.0, gt=0, le=600, examples=[10], description="seconds from Stop until the interpreter is killed"
+    )
+    limits: ResourceLimits = Field(
+        default=ResourceLimits(), examples=[{"memory": "4G", "cpus": 2}], description="of each sandbox: see below"
+    )
+    required_limits: tuple[LimitName, ...] = Field(
+        default=(), examples=[["memory", "processes"]],
+        description="limits that something must hold; a provider that cannot is skipped",
+    )
+    collection: CollectionLimits = Field(
+        default=CollectionLimits(), examples=[{"max_files": 1000}], description="of files copied out: see below"
+    )
+    outputs: Literal["framed", "static", "trusted"] = Field(
+        default="framed", examples=["static"], description="what active content of outputs may do"
+    )
     cell_output_bytes: int = Field(
-        default=8 * 2**20, ge=64 * 2**10, le=2**30, description="text shown of a cell: head and tail"
+        default=8 * 2**20, ge=64 * 2**10, le=2**30, examples=["32M"],
+        description="text shown of a cell; of more, head and tail are shown",
     )
     warm_spare: bool = Field(
-        default=True, description="after a run in a fresh sandbox keep one more ready for the next, for two minutes"
+        default=True, examples=[False],
+        description="after a run in a fresh sandbox keep one more ready for the next, for two minutes",
     )
-    save_outputs: str | None = Field(default=None, description="folder beside the notebook that collected files go to")
+    save_outputs: str | None = Field(
+        default=None, examples=["results"], description="folder beside the notebook that collected files are copied to"
+    )
 
     @field_validator("network_hosts")
     @classmethod
@@ -209,10 +251,10 @@ _OUT_OF_RANGE = frozenset(
 )
 
 
-def public_names(model: type[Frozen]) -> list[str]:
-    """Return the names that a user writes for the fields of *model*, such as ``memory`` for ``memory_bytes``."""
-    short = {full: name for name, full in _ALIASES.items()} if model is ResourceLimits else {}
-    return sorted(short.get(name, name) for name in model.model_fields)
+def public_name(model: type[Frozen], name: str) -> str:
+    """Return what a user writes for the field *name* of *model*, such as ``memory`` for ``memory_bytes``."""
+    short = {full: alias for alias, full in _ALIASES.items()} if model is ResourceLimits else {}
+    return short.get(name, name)
 
 
 def _as_given(section: Mapping[str, Any], location: list[str], value: object) -> tuple[str, object]:
@@ -251,7 +293,7 @@ def _sentences(
         given = f" = {shown(value)}" if isinstance(value, str | int | float) else ""
         if item["type"] == "extra_forbidden":
             model = _PARTS.get(location[0], KernelSettings) if len(location) > 1 else KernelSettings
-            names = public_names(model)
+            names = sorted(public_name(model, field) for field in model.model_fields)
             near = difflib.get_close_matches(location[-1], names, n=1)
             hint = f" Did you mean {near[0]}?" if near else ""
             said = f"{name} is not a setting.{hint} Allowed: {', '.join(names)}."

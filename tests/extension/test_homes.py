@@ -528,3 +528,15 @@ def test_a_program_that_cannot_ask_is_told_how_to_give_the_file(
     run = home.run(f"%%agently_exec --language {language}\n{program}")
     assert run.status == "error"
     assert run.text("stderr").count("%agently grant hinted.txt") == 1
+
+
+def test_the_panel_is_announced_once_and_to_a_person_only(tmp_path: Path) -> None:
+    """A program that runs notebooks has no panel, and would complain of a comm that it does not know."""
+    def opened(run: Run) -> int:
+        return sum(m["content"].get("target_name") == "agently.announce.v1" for m in run.of("comm_open"))
+
+    with KernelSession(tmp_path, kernel="python3", env=environment(tmp_path)) as session:
+        session.run("%load_ext agently_exec")
+        assert opened(session.run("%agently help", allow_stdin=False)) == 0
+        assert opened(session.run("%agently help", allow_stdin=True)) == 1
+        assert opened(session.run("%agently help", allow_stdin=True)) == 0

@@ -98,13 +98,16 @@ class IsolationFacts(Frozen):
         return {axis.value: value for axis in IsolationAxis if (value := self.axis(axis)) is not None}
 
 
+LimitName = Literal["memory", "processes", "file_size", "cpu", "scratch_bytes", "output_bytes", "inodes", "open_files"]
+
+
 class LimitFact(Frozen):
     """One limit: its value (bytes, count or seconds), the mechanism that holds it, and whether it was seen in force.
 
     ``detail`` says what the mechanism does not cover, in a few words; empty where there is nothing to say.
     """
 
-    name: Literal["memory", "processes", "file_size", "cpu", "scratch_bytes", "output_bytes", "inodes", "open_files"]
+    name: LimitName
     limit: float | None
     mechanism: Literal["cgroup1", "cgroup2", "rlimit", "tmpfs", "watchdog", "engine", "gvisor", "none"]
     observed: bool | None = None
@@ -117,15 +120,34 @@ class ResourceLimits(Frozen):
     The upper bounds are those of the kernel: PID_MAX_LIMIT, the default of fs.nr_open, the largest NR_CPUS.
     """
 
-    memory_bytes: int | None = Field(default=2 * 1024**3, ge=64 * 1024**2, le=MAX_BYTES)
-    processes: int | None = Field(default=512, ge=16, le=2**22)
-    cpus: float | None = Field(default=None, ge=0.01, le=8192, allow_inf_nan=False)
-    file_size_bytes: int | None = Field(default=1024**3, ge=1024**2, le=MAX_BYTES)
-    open_files: int = Field(default=1024, ge=64, le=2**20)
-    scratch_bytes: int = Field(default=1024**3, ge=1024**2, le=MAX_BYTES)
-    output_bytes: int = Field(default=1024**3, ge=1024**2, le=MAX_BYTES)
-    inodes: int = Field(default=200_000, ge=100, le=2**31 - 1)
-    scratch: Literal["tmpfs", "disk"] = "tmpfs"
+    memory_bytes: int | None = Field(
+        default=2 * 1024**3, ge=64 * 1024**2, le=MAX_BYTES, examples=["4G"],
+        description="memory of all processes and files of the sandbox together; None: no limit",
+    )
+    processes: int | None = Field(
+        default=512, ge=16, le=2**22, examples=[64], description="processes and threads at a time; None: no limit"
+    )
+    cpus: float | None = Field(
+        default=None, ge=0.01, le=8192, allow_inf_nan=False, examples=[1.5],
+        description="processors' worth of time; None: no limit",
+    )
+    file_size_bytes: int | None = Field(
+        default=1024**3, ge=1024**2, le=MAX_BYTES, examples=["100M"], description="one file; None: no limit"
+    )
+    open_files: int = Field(default=1024, ge=64, le=2**20, examples=[4096], description="open files of a process")
+    scratch_bytes: int = Field(
+        default=1024**3, ge=1024**2, le=MAX_BYTES, examples=["4G"], description="working folder, and /tmp once more"
+    )
+    output_bytes: int = Field(
+        default=1024**3, ge=1024**2, le=MAX_BYTES, examples=["256M"], description="the folder output/"
+    )
+    inodes: int = Field(
+        default=200_000, ge=100, le=2**31 - 1, examples=[10_000], description="files and folders that it may make"
+    )
+    scratch: Literal["tmpfs", "disk"] = Field(
+        default="tmpfs", examples=["disk"],
+        description="where the working folder lies: in memory, or in a folder on the host's disk",
+    )
 
 
 class ToolchainFact(Frozen):

@@ -147,9 +147,13 @@ class MaterializationManifest(Frozen):
 class CollectionLimits(Frozen):
     """Caps on what is read back from a guest: bytes per file, bytes in all, number of files."""
 
-    max_file_bytes: int = Field(default=256 * 1024**2, ge=1, le=MAX_BYTES)
-    max_total_bytes: int = Field(default=1024**3, ge=1, le=MAX_BYTES)
-    max_files: int = Field(default=128, ge=1, le=100_000)
+    max_file_bytes: int = Field(
+        default=256 * 1024**2, ge=1, le=MAX_BYTES, examples=["1G"], description="one file; a larger one is not copied"
+    )
+    max_total_bytes: int = Field(
+        default=1024**3, ge=1, le=MAX_BYTES, examples=["4G"], description="all files of one collection together"
+    )
+    max_files: int = Field(default=128, ge=1, le=100_000, examples=[1000], description="files of one collection")
 
 
 class CollectedOutput(Frozen):

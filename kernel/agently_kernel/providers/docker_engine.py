@@ -19,6 +19,8 @@ from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
 
 T = TypeVar("T")
+SDK = "docker>=7.1"
+"""What the extra ``docker`` of this package installs; named itself, because this package may come from a clone."""
 
 START_DOCKER = (
     "start it (`systemctl start docker`, `systemctl --user start docker` for rootless Docker, `systemctl --user start "
@@ -80,7 +82,7 @@ class DockerEngine:
         except ModuleNotFoundError as error:
             raise SandboxLaunchError(
                 f"The Python package {error.name} is not installed, so no container engine can be asked.",
-                details={"remedy": f'`"{sys.executable}" -m pip install "agently-kernel[docker]"`'},
+                details={"remedy": f'`"{sys.executable}" -m pip install "{SDK}"`'},
             ) from None
         return await _in_thread(lambda: cls._connect(host, context, seconds), "connecting", "the container engine")
 
