@@ -10,7 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agently_kernel.contract.bundle import CodeExecutionRequest
 from agently_kernel.contract.isolation import ResourceLimits
+from agently_kernel.contract.result import ExecutionStatus
+from agently_kernel.execution import CodeExecution
 from agently_kernel.providers import bubblewrap_binary
 from agently_kernel.providers.bubblewrap import maps_uids
 from agently_kernel.providers.bubblewrap_binary import describe_bwrap, explain_failure, find_bwrap
@@ -320,3 +323,22 @@ def test_only_groups_of_dead_owners_are_stale(tmp_path: Path) -> None:
     elsewhere.mkdir(parents=True)
     assert set(remove_stale([str(tmp_path)])) == {str(dead), str(reused), str(elsewhere)}
     assert {path.name for path in tmp_path.iterdir()} == {alive.name, unseen.name, foreign.name, "another.scope"}
+
+
+@pytest.mark.parametrize("way", ["{bin}/../{name}/{program}", "{bin}/./{program}", "{bin}//{program}"])
+async def test_an_interpreter_may_be_started_by_any_way_to_its_path(way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As ``../.venv/bin/python`` in a shell, which Python makes an absolute path that still holds the dots."""
+    folder, program = os.path.split(sys.executable)
+    spelled = way.format(bin=folder, name=os.path.basename(folder), program=program)
+    monkeypatch.setattr(sys, "executable", spelled)
+    async with CodeExecution.async_open(candidates=("bubblewrap",)) as execution:
+        request = CodeExecutionRequest(language="python", source_code="import sys; print(sys.prefix)")
+        result = await execution.async_run(request, timeout=60)
+    assert (result.status, result.stdout.text) == (ExecutionStatus.SUCCESS, f"{sys.prefix}\n"), result.message
+
+
+def test_dots_that_a_link_makes_mean_another_folder_are_kept(tmp_path: Path) -> None:
+    (tmp_path / "deep" / "bin").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "deep" / "bin")
+    path = f"{tmp_path}/link/../bin/python"
+    assert describe_interpreter(path).executable == path

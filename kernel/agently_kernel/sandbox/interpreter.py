@@ -129,7 +129,7 @@ def describe_interpreter(executable: str | None = None, *, home: str | None = No
 
     Reads the file system; raises nothing for what is missing: that shows when the sandbox is tried.
     """
-    program = executable or sys.executable
+    program = _without_dots(executable or sys.executable)
     homes = _both(home or os.path.expanduser("~"))
     paths = sysconfig.get_paths()
     wanted = [sys.prefix, sys.base_prefix, sys.exec_prefix, sys.base_exec_prefix]
@@ -154,6 +154,16 @@ def describe_interpreter(executable: str | None = None, *, home: str | None = No
         refused=tuple(sorted(refused)),
         path=":".join(dict.fromkeys(folders)),
     )
+
+
+def _without_dots(path: str) -> str:
+    """Return *path* without ``..`` where that is the same folder: a program may be started by such a path, and inside
+    a sandbox the folder that the dots go back from is not there."""
+    plain = os.path.abspath(path)
+    try:
+        return plain if os.path.samefile(os.path.dirname(plain), os.path.dirname(path)) else path
+    except OSError:
+        return path
 
 
 class KnownInterpreter:
