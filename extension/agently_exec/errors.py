@@ -21,6 +21,16 @@ class ExecutionFailed(Exception):
         return list(self.shown) if self.shown else [f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
 
 
+class Stopped(KeyboardInterrupt):
+    """A cell that was stopped, shown as one sentence: our frames would tell nothing."""
+
+    def _render_traceback_(self) -> list[str]:
+        return [f"\x1b[31m{type(self).__name__}\x1b[39m: {self}"]
+
+
+Stopped.__name__ = Stopped.__qualname__ = KeyboardInterrupt.__name__  # what the cell's error is called, as ever
+
+
 def _named(name: str, message: str) -> ExecutionFailed:
     error: ExecutionFailed = type(name, (ExecutionFailed,), {})(message)
     return error

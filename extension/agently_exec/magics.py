@@ -12,7 +12,7 @@ from IPython.core.error import UsageError
 from IPython.core.magic import no_var_expand
 from IPython.display import display
 
-from agently_exec.errors import ExecutionFailed, failure_of, refusal_of
+from agently_exec.errors import ExecutionFailed, Stopped, failure_of, refusal_of
 from agently_exec.frontend import front_end_of
 from agently_exec.options import EXEC, complete, exec_help, line_help, parse_exec, parse_line
 from agently_exec.result import ExecutionOutcome
@@ -43,13 +43,20 @@ class AgentlyMagics:
             if options.help:
                 print(exec_help(), end="")
                 return
-            result = self.session.execute(options, cell)
+            result = self.session.execute(options, cell, count=self._count())
         except AgentlyKernelError as error:
             raise refusal_of(error) from None
+        except KeyboardInterrupt:
+            raise Stopped("The execution was stopped.") from None
         if options.result is not None:
             self.shell.user_ns[options.result] = ExecutionOutcome(result)
         if result.status.value != "success":
             raise failure_of(result, self.session.guest_error(result))
+
+    def _count(self) -> int:
+        """The number of the running cell. IPython's own counter is ahead of it in some releases."""
+        inputs = getattr(self.shell.history_manager, "input_hist_parsed", ())
+        return max(0, len(inputs) - 1)
 
     def misplaced_exec(self, line: str) -> None:
         """Say where the magic belongs: below a comment IPython takes it for a line magic."""
@@ -64,6 +71,8 @@ class AgentlyMagics:
             report = self.session.command(parse_line(line))
         except AgentlyKernelError as error:
             raise refusal_of(error) from None
+        except KeyboardInterrupt:
+            raise Stopped("The command was stopped.") from None
         display(report)
 
     def close(self) -> None:

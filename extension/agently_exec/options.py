@@ -94,8 +94,9 @@ class _Parser(argparse.ArgumentParser):
             if not word.startswith("-"):
                 self.error(f"{word!r} belongs to no option; arguments of the program come after --")
             near = difflib.get_close_matches(word.split("=")[0], self.names(), n=1)
-            hint = f"did you mean {near[0]}? " if near else ""
-            self.error(f"there is no option {word.split('=')[0]}; {hint}The options are {', '.join(self.names())}")
+            hint = f"; did you mean {near[0]}?" if near else "."
+            there = f"The options are {', '.join(self.names())}" if self.names() else "It takes no options"
+            self.error(f"there is no option {word.split('=')[0]}{hint} {there}")
         return found
 
 
@@ -387,6 +388,11 @@ def _allowed_hosts(kind: str, text: str) -> tuple[str, ...]:
         hosts = read_hosts(text)
     except ValueError as error:
         raise ConfigurationError(f"{LINE} allow network: {error}.") from error
+    if "none" in hosts:
+        raise ConfigurationError(
+            f"{LINE} allow network none: this opens hosts and closes none. What was allowed is taken back in the "
+            f"panel; a program without any is run with {EXEC} --network none."
+        )
     if not hosts:
         raise ConfigurationError(f"{LINE} allow network: name the hosts, as in {LINE} allow network data.example.org")
     return hosts
@@ -398,8 +404,9 @@ def _check_kind(kind: str) -> None:
         return
     near = f" Did you mean mime:{kind}?" if is_kind(f"mime:{kind}") else ""
     raise ConfigurationError(
-        f"{LINE} allow: {kind!r} is no kind of output.{near} The line that begins with [withheld] names the kind: "
-        f"{', '.join(KINDS)}, mime:TYPE, widget:MODULE or comm:TARGET. To open the network: {LINE} allow network HOST"
+        f"{LINE} allow: {kind!r} is no kind of output.{near} The line that begins with [agently] [withheld] names "
+        f"the kind: {', '.join(KINDS)}, mime:TYPE, widget:MODULE or comm:TARGET. To open the network: "
+        f"{LINE} allow network HOST"
     )
 
 

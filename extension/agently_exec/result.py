@@ -115,7 +115,7 @@ def result_report(result: CodeExecutionResult) -> Report:
     rows += [("seconds", f"{result.seconds:.3f}"), ("bundle", result.bundle_id or "none")]
     for name, stream in (("stdout", result.stdout), ("stderr", result.stderr)):
         cut = f", {stream.dropped_bytes:,} not kept" if stream.truncated else ""
-        rows.append((name, f"{stream.total_bytes:,} bytes{cut}"))
+        rows.append((name, f"{counted(stream.total_bytes, 'byte')}{cut}"))
     tables = [Table("Execution", ("", ""), tuple(rows))]
     if result.steps:
         steps = tuple((s.role, " ".join(s.argv), _ending(s), f"{s.seconds:.3f} s") for s in result.steps)

@@ -23,7 +23,7 @@ from agently_kernel import __version__
 from agently_kernel.approvals import ApprovalBroker, Ask
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.outputs import ErrorOutput, OutputEvent
-from agently_kernel.contract.result import CodeExecutionResult
+from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.handles import Handle
 from agently_kernel.hints import network_hint
 from agently_kernel.iopub import Publisher
@@ -130,14 +130,14 @@ class Session:
 
     # -- what the magics call, on the main thread ----------------------------------------------------------------------
 
-    def execute(self, options: ExecOptions, body: str) -> CodeExecutionResult:
-        """Run a program, show its output as it comes, and return what it came to.
+    def execute(self, options: ExecOptions, body: str, *, count: int = 0) -> CodeExecutionResult:
+        """Run a program, show its output as it comes, and return what it came to. *count*: the cell's number.
 
         Raises AgentlyKernelError when it could not be run; KeyboardInterrupt when it was stopped.
         """
 
         async def work(cell: str) -> CodeExecutionResult:
-            wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask)
+            wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask, count=count)
             result = await self._run(cell, wanted)
             show_outputs(self, cell, wanted, result)
             if self.settings.save_outputs is not None and result.outputs:
@@ -145,9 +145,9 @@ class Session:
                 said = await asyncio.to_thread(save_as_configured, self, self.settings.save_outputs, files)
                 if said:
                     self.screen.note(cell, said)
-            offline = network_hint(result)
-            if offline:
-                self.screen.note(cell, offline)
+            late = result.message if result.status is ExecutionStatus.TIMED_OUT and self.guest_error(result) else ""
+            for hint in filter(None, (network_hint(result), late)):
+                self.screen.note(cell, hint)
             return result
 
         return self._call(work)

@@ -18,6 +18,7 @@ from agently_kernel.contract.isolation import IsolationAxis, SandboxFacts
 from agently_kernel.contract.paths import has_deceptive_characters
 from agently_kernel.contract.resource import ProviderSelection, SkipReason
 from agently_kernel.contract.result import TraceStep
+from agently_kernel.contract.words import counted
 from agently_kernel.contract.workspace import CollectedOutput, RefusedOutput
 
 MAX_CELL = 300
@@ -204,7 +205,7 @@ def amount(value: float, name: str = "bytes") -> str:
     for unit, size in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
         if value >= size:
             return f"{value / size:.4g} {unit}"
-    return f"{value:.0f} bytes"
+    return counted(round(value), "byte")
 
 
 def _clock(seconds: float) -> str:

@@ -34,8 +34,10 @@ class Wanted:
 Execute = Callable[[Wanted], Awaitable[CodeExecutionResult]]
 
 
-async def prepare(home: Home, options: ExecOptions, body: str, *, cell: str, allow_stdin: bool = False) -> Wanted:
-    """Pass the gates that the options need and return what to run.
+async def prepare(
+    home: Home, options: ExecOptions, body: str, *, cell: str, allow_stdin: bool = False, count: int = 0
+) -> Wanted:
+    """Pass the gates that the options need and return what to run. *count*: the cell's number, for tracebacks.
 
     Raises ConfigurationError, WorkspaceError, ApprovalDenied; nothing has been run then.
     """
@@ -50,18 +52,20 @@ async def prepare(home: Home, options: ExecOptions, body: str, *, cell: str, all
     for path in options.inputs:
         await gate.grant(path, cell=cell)
     access = home.sandbox.access(fresh=requirement is not None)
-    return Wanted(_request(options, body, tuple(files), stdin, allow_stdin), requirement, access, options.timeout)
+    request = _request(options, body, tuple(files), stdin, allow_stdin, count)
+    return Wanted(request, requirement, access, options.timeout)
 
 
 def _request(
-    options: ExecOptions, body: str, files: tuple[CodeExecutionFile, ...], stdin: bytes | None, allow_stdin: bool
+    options: ExecOptions, body: str, files: tuple[CodeExecutionFile, ...], stdin: bytes | None, allow_stdin: bool,
+    count: int,
 ) -> CodeExecutionRequest:
     in_session = options.session and options.language == "python"
     settings: dict[str, Any] = {}
     if in_session:
         settings = {
             "silent": False, "store_history": False, "allow_stdin": allow_stdin, "user_expressions": {},
-            "execution_count": 0,
+            "execution_count": count,
         }
     if not body.strip() and not files:
         raise ConfigurationError(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import math
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from pathlib import Path
@@ -141,11 +142,14 @@ class CodeExecution:
 
         Every failure is a result with its status and a sentence: ``blocked`` when an approval or an eligible provider
         is missing, ``died`` when the sandbox ended, ``error`` else. Cancelling stops the code, releases, closes the
-        grant, and raises CancelledError. Raises TypeError without a workspace.
+        grant, and raises CancelledError. Raises TypeError without a workspace, TypeError and ValueError for arguments
+        that are none; nothing has been begun then.
         """
         space = workspace or self.workspace
         if space is None:
             raise TypeError("CodeExecution needs a TaskWorkspace: give one to it or to the call")
+        _check_arguments(request, requirement, policy, access, timeout)
+        wanted = self._requirement(requirement, policy, candidates)
         run = ExecutionRun(execution_id=execution_id or f"execution-{os.urandom(8).hex()}")
         failure: BaseException | None = None
         try:
@@ -153,7 +157,7 @@ class CodeExecution:
                 run,
                 space,
                 request,
-                self._requirement(requirement, policy, candidates),
+                wanted,
                 access,
                 sink,
                 cell,
@@ -172,9 +176,33 @@ class CodeExecution:
             raise failure
         return run.finish(trace, failure, late)
 
-    def run(self, request: CodeExecutionRequest, **options: Any) -> CodeExecutionResult:
-        """Synchronous form of :meth:`async_run`, with the same options; refused on a running event loop."""
-        return self.manager.bridge.run(lambda: self.async_run(request, **options))
+    def run(
+        self,
+        request: CodeExecutionRequest,
+        *,
+        requirement: ExecutionResourceRequirement | None = None,
+        policy: ExecutionResourcePolicy | None = None,
+        candidates: tuple[ProviderCandidate | str, ...] | None = None,
+        workspace: TaskWorkspace | None = None,
+        access: TaskWorkspaceAccessRequirement | None = None,
+        sink: OutputSink | None = None,
+        cell: str = "",
+        input_handler: InputHandler | None = None,
+        timeout: float | None = None,
+        execution_id: str = "",
+        on_handle: Callable[[Handle], None] | None = None,
+    ) -> CodeExecutionResult:
+        """Synchronous form of :meth:`async_run`, with the same arguments and errors; refused on a running event loop.
+
+        *timeout*: seconds.
+        """
+        return self.manager.bridge.run(
+            lambda: self.async_run(
+                request, requirement=requirement, policy=policy, candidates=candidates, workspace=workspace,
+                access=access, sink=sink, cell=cell, input_handler=input_handler, timeout=timeout,
+                execution_id=execution_id, on_handle=on_handle,
+            )
+        )
 
     def _requirement(
         self,
@@ -330,6 +358,26 @@ class CodeExecution:
         except Exception as error:
             return [error]
         return []
+
+
+def _check_arguments(
+    request: object, requirement: object, policy: object, access: object, timeout: object
+) -> None:
+    """Raise TypeError or ValueError for an argument of a run that is none, with what it must be."""
+    for name, value, kind, optional in (
+        ("request", request, CodeExecutionRequest, False),
+        ("requirement", requirement, ExecutionResourceRequirement, True),
+        ("policy", policy, ExecutionResourcePolicy, True),
+        ("access", access, TaskWorkspaceAccessRequirement, True),
+    ):
+        if not (isinstance(value, kind) or (optional and value is None)):
+            raise TypeError(f"{name} must be {'None or ' if optional else ''}a {kind.__name__}, not {value!r:.80}")
+    if timeout is None:
+        return
+    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
+        raise TypeError(f"timeout must be None or a number of seconds, not {timeout!r:.80}")
+    if not 0 < timeout < math.inf:
+        raise ValueError(f"timeout must be more than 0 seconds and finite, not {timeout!r}; None sets no limit")
 
 
 def _resource(handle: Handle) -> CodeExecutionResource:

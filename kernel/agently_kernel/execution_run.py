@@ -147,7 +147,9 @@ class ExecutionRun:
                 "ename": type(cause).__name__ if isinstance(cause, AgentlyKernelError) else "CodeExecutionError",
                 "evalue": update["message"],
                 "traceback": [],
-                "code": getattr(cause, "code", "code_execution.outputs_refused"),
+                "code": getattr(
+                    cause, "code", "code_execution.outputs_refused" if cause is None else "code_execution.failed"
+                ),
             }
         return result.model_copy(update=update)
 

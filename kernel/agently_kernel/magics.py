@@ -81,7 +81,10 @@ class ExecMagic:
         if self.options.help:
             kernel.publisher.text(running.cell, "stdout", exec_help())
             return _ok()
-        wanted = await prepare(kernel, self.options, self.body, cell=cell_id, allow_stdin=running.allow_stdin)
+        wanted = await prepare(
+            kernel, self.options, self.body, cell=cell_id, allow_stdin=running.allow_stdin,
+            count=max(0, kernel.execution_count - 1),
+        )
         result = await self._execute(kernel, running, cell_id, wanted)
         show_outputs(kernel, running.cell, wanted, result)
         if self.options.result is not None:

@@ -258,6 +258,17 @@ PERSON = frozenset({"panel", "input box"})
 """Where a person answers; every other name is that of a handler or of a rule."""
 
 
+def _allowed_by(gate: Gate) -> str:
+    """Return which setting of the user's configuration opens *gate* without a question."""
+    if gate == "network":
+        return "list the hosts in c.AgentlyKernel.network_hosts in your configuration"
+    if gate in CONSTRAINT_GATES:
+        return "set c.AgentlyKernel.isolation, unsafe_fallback and trusted_local_authorized in your configuration"
+    if gate == "save_output":
+        return "name the folder in c.AgentlyKernel.save_outputs in your configuration"
+    return "set c.AgentlyKernel.auto_allow = True in your configuration, which answers every question with yes"
+
+
 def _refusal(request: ApprovalRequest, decision: ApprovalDecision) -> str:
     """Return the sentences about a gate that stayed closed: what was asked, how it ended, what can be done."""
     because = f" because {decision.reason}" if decision.reason else ""
@@ -267,7 +278,7 @@ def _refusal(request: ApprovalRequest, decision: ApprovalDecision) -> str:
             ended, remedy = f"was not answered in time{because}", "Run it again and answer the question."
         case ApprovalOutcome.NO_CHANNEL:
             ended = f"could not be asked{because}"
-            remedy = "Use a front end with the panel or an input box, or allow it in the configuration."
+            remedy = f"Use a front end with the panel or an input box, or {_allowed_by(request.gate)}."
         case ApprovalOutcome.CANCELLED:
             ended, remedy = f"was cancelled{because}", "Run it again if it was meant."
         case _ if decision.by in PERSON:

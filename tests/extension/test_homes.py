@@ -186,8 +186,37 @@ def test_stop_ends_the_program_and_the_kernel_goes_on(home: KernelSession) -> No
     run = home.run("%%agently_exec\nprint('started', flush=True)\nwhile True: pass", during=during)
     assert run.status == "error"
     assert run.error[0] == "KeyboardInterrupt"
+    shown_lines = [line for m in run.of("error") for line in m["content"]["traceback"]]
+    assert len(shown_lines) == 1
+    assert "stopped" in shown_lines[0]
     assert time.monotonic() - pressed[0] < 8
     assert home.run("print('alive')").text() == "alive\n"
+
+
+@pytest.mark.parametrize("where", ["--fresh", "--session"])
+def test_a_time_limit_is_named(home: KernelSession, where: str) -> None:
+    run = home.run(f"%%agently_exec {where} --timeout 1.5\nwhile True: pass")
+    said = run.error[1] + run.text("stderr")
+    assert "its time limit of 1.5 s" in said
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("events --all", "there is no option --all. It takes no options."),
+        ("outputs --all", "there is no option --all. The options are --save."),
+        ("outputs --sav x", "there is no option --sav; did you mean --save? The options are --save."),
+        ("grant big", "'big' does not exist"),
+        ("allow network none", "this opens hosts and closes none"),
+        ("allow network pypi.org", "list the hosts in c.AgentlyKernel.network_hosts"),
+        ("grant /etc/hostname", "set c.AgentlyKernel.auto_allow"),
+        ("allow nonsense", "The line that begins with [agently] [withheld]"),
+    ],
+)
+def test_what_cannot_be_done_is_a_sentence_with_what_can(home: KernelSession, line: str, said: str) -> None:
+    run = home.run(f"%agently {line}")
+    assert run.status == "error"
+    assert said in run.error[1]
 
 
 def test_arguments_are_not_filled_from_variables(home: KernelSession) -> None:
@@ -297,6 +326,7 @@ def test_a_session_keeps_its_variables_and_shows_results(home: KernelSession) ->
     assert len(error.of("error")) == 1
     traceback = re.sub(r"\x1b\[[0-9;]*m", "", "\n".join(error.of("error")[0]["content"]["traceback"]))
     assert "1 / 0" in traceback
+    assert f"Cell In[{error.reply['execution_count']}], line 1" in traceback
 
 
 @pytest.mark.parametrize("language", sorted(VERSION_COMMANDS))

@@ -57,3 +57,34 @@ def test_the_synchronous_form_is_refused_on_a_running_loop(tmp_path: Path) -> No
                 execution.run(CodeExecutionRequest(source_code="1"))
 
         asyncio.run(inside())
+
+
+BAD = [
+    ({"timeout": "a"}, TypeError, "number of seconds"), ({"timeout": True}, TypeError, "number of seconds"),
+    ({"timeout": 0}, ValueError, "more than 0"), ({"timeout": float("nan")}, ValueError, "more than 0"),
+    ({"timeout": float("inf")}, ValueError, "finite"), ({"policy": "required"}, TypeError, "policy"),
+    ({"requirement": {}}, TypeError, "requirement"), ({"access": []}, TypeError, "access"),
+    ({"candidates": (1,)}, ValueError, "ProviderCandidate"),
+]
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(("options", "kind", "named"), BAD)
+def test_an_argument_that_is_none_is_refused_before_anything_begins(
+    tmp_path: Path, options: dict[str, object], kind: type[Exception], named: str
+) -> None:
+    with CodeExecution.open(folder=tmp_path) as execution:
+        with pytest.raises(kind, match=named):
+            execution.run(CodeExecutionRequest(source_code="print(1)"), **options)  # type: ignore[arg-type]
+        assert not execution.manager.list()
+
+
+def test_a_program_that_is_none_is_refused(tmp_path: Path) -> None:
+    with CodeExecution.open(folder=tmp_path) as execution, pytest.raises(TypeError, match="CodeExecutionRequest"):
+        execution.run("print(1)")  # type: ignore[arg-type]
+
+
+def test_both_forms_of_a_run_show_the_same_arguments() -> None:
+    import inspect
+
+    assert inspect.signature(CodeExecution.run) == inspect.signature(CodeExecution.async_run)

@@ -214,7 +214,7 @@ class SandboxResource(ResourceLife):
         timer = loop.call_later(timeout, self._stops.begin, plan, "time_limit") if timeout is not None else None
         code: int | None = None
         try:
-            status, message, code = await plan.run(bundle, manifest)
+            status, message, code = await plan.run(bundle, manifest, timeout)
         except SandboxDied:
             await self._explained_end(plan)
             status = ExecutionStatus.DIED

@@ -59,9 +59,11 @@ class PlanRun(Activity):
         return self._current[0] if self._current else None
 
     async def run(
-        self, bundle: CodeExecutionBundle, manifest: MaterializationManifest
+        self, bundle: CodeExecutionBundle, manifest: MaterializationManifest, timeout: float | None = None
     ) -> tuple[ExecutionStatus, str, int | None]:
         """Run the plan and return status, sentence and the exit code of the last step that ran.
+
+        *timeout* is the limit in seconds that the caller keeps, for the sentence.
 
         Raises SandboxDied when the guest is gone.
         """
@@ -93,7 +95,8 @@ class PlanRun(Activity):
             if artefact is not None and number == len(bundle.build_steps):
                 await artefact.take()
         if self.stopper == "time_limit":
-            return ExecutionStatus.TIMED_OUT, "The execution ran past its time limit and was ended.", None
+            limit = f" of {timeout:g} s" if timeout is not None else ""
+            return ExecutionStatus.TIMED_OUT, f"The execution ran past its time limit{limit} and was ended.", None
         if self.stopper == "stopped_by_user":
             return ExecutionStatus.CANCELLED, "The execution was stopped.", None
         if self.death is not None:

@@ -14,7 +14,7 @@ import os
 import stat
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -29,6 +29,7 @@ CHUNK = 1024**2
 MAX_ENTRIES = 8192
 MAX_DEPTH = 16
 MAX_REFUSED = 64
+MOST_LEFT_NAMED = 3
 DEADLINE_SECONDS = 60.0
 QUICK_FILES = 32
 QUICK_FOLDERS = 8
@@ -70,7 +71,7 @@ class _Area:
     folders: dict[str, Signature] = field(default_factory=dict)
     folders_settled: bool = False
     reported: set[tuple[str, str]] = field(default_factory=set)
-    left_out: int = 0
+    left_out: set[str] = field(default_factory=set)
     listed: dict[str, tuple[int, str]] = field(default_factory=dict)
 
 
@@ -97,7 +98,8 @@ class _Run:
         """Return the most bytes the next file may have. Raises Refusal when count or total is used up."""
         self.check_time()
         if self.files >= self.limits.max_files:
-            raise Refusal("too_many", f"{self.limits.max_files} files were collected already, which is the limit")
+            most = self.limits.max_files
+            raise Refusal("too_many", f"{most} files lie there already, the most that are kept at a time")
         if size > self.limits.max_file_bytes:
             most = self.limits.max_file_bytes
             raise Refusal("too_large", f"it has {size:,} bytes; the limit for one file is {most:,} bytes")
@@ -215,7 +217,7 @@ class Collector:
         started = time.time_ns()
         alive, complete, again = set(declared), True, False
         crowded: Refusal | None = None
-        left_out = 0
+        left_out: list[str] = []
         found = walk(
             self._opener, directory, folders, max_entries=MAX_ENTRIES, max_depth=MAX_DEPTH,
             skip=_nothing if prefix else _is_cache,
@@ -236,7 +238,8 @@ class Collector:
             except Refusal as refusal:
                 again = again or refusal.reason in _MAY_PASS
                 if refusal.reason == "too_many":
-                    crowded, left_out = crowded or refusal, left_out + isinstance(item, Found)
+                    crowded = crowded or refusal
+                    left_out += [path] if isinstance(item, Found) else []
                 else:
                     self._note(run, area, path, refusal)
                 if run.stop.is_set() or time.monotonic() > run.deadline:
@@ -276,14 +279,26 @@ class Collector:
             area.reported.add((shown, refusal.reason))
             run.refuse(shown, refusal, declared=False)
 
-    def _note_crowded(self, run: _Run, area: _Area, prefix: str, crowded: Refusal | None, left_out: int) -> None:
-        """Say once for the whole area that there was no room, and again when more files found none."""
-        if left_out > area.left_out:
+    def _note_crowded(
+        self, run: _Run, area: _Area, prefix: str, crowded: Refusal | None, left_out: Sequence[str]
+    ) -> None:
+        """Say once for the whole area that there was no room, and again when other files found none: which, and what
+        makes room."""
+        new = sorted(set(left_out) - area.left_out)
+        if new:
             area.reported.discard((_shown(prefix), "too_many"))
-        area.left_out = left_out
-        if crowded is not None:
-            more = f"; {left_out:,} {'was' if left_out == 1 else 'were'} left out" if left_out else ""
-            self._note(run, area, prefix, Refusal("too_many", f"{crowded}{more}"))
+        area.left_out = set(left_out)
+        if crowded is None:
+            return
+        said = str(crowded)
+        if new:
+            named = ", ".join(_shown(path)[:80] for path in new[:MOST_LEFT_NAMED])
+            more = f" and {len(new) - MOST_LEFT_NAMED:,} more" if len(new) > MOST_LEFT_NAMED else ""
+            said = (
+                f"{said}; left out: {named}{more}; to make room remove files there or pack them into one archive, or "
+                "raise max_files in c.AgentlyKernel.collection"
+            )
+        self._note(run, area, prefix, Refusal("too_many", said))
 
     def _copy(
         self, run: _Run, area: _Area, directory: int, relative: str, path: str, *, declared: bool
@@ -354,7 +369,7 @@ class Collector:
             self._note(run, area, prefix, Refusal("unreadable", f"its files could not be listed: {error}"))
             return
         crowded: Refusal | None = None
-        left_out = 0
+        left_out: list[str] = []
         for raw, size in sorted(listing)[:MAX_ENTRIES]:
             path = prefix + raw
             known = area.listed.get(path)
@@ -365,7 +380,8 @@ class Collector:
                 output = await self._fetch(run, source, name, raw, path, declared=False)
             except Refusal as refusal:
                 if refusal.reason == "too_many":
-                    crowded, left_out = crowded or refusal, left_out + 1
+                    crowded = crowded or refusal
+                    left_out.append(path)
                 else:
                     self._note(run, area, path, refusal)
                 continue

@@ -186,21 +186,27 @@ async def test_caps_of_size_total_and_count(tmp_path, source):
         assert refused(report) == {"output/b": "too_large", "output/d": "total_exceeded", "output": "too_many"}
 
 
-async def test_files_without_room_are_counted_and_told_again_when_they_are_more(tmp_path, source):
+async def test_files_without_room_are_named_once_with_what_makes_room(tmp_path, source):
     with make_workspace(tmp_path, collection=SMALL) as workspace:
         manifest = materialized(workspace)
 
         async def told(files: int) -> list[str]:
             for number in range(files):
-                (source.output / f"f{number}").write_bytes(b"")
+                (source.output / f"f{number:02}").write_bytes(b"")
             report = await workspace.collect(manifest, source)
             assert not any(item.declared for item in report.refused)
             return [item.message for item in report.refused]
 
-        limit = "output was not taken: 4 files were collected already, which is the limit; "
-        assert await told(6) == [limit + "2 were left out"]
+        limit = "output was not taken: 4 files lie there already, the most that are kept at a time; left out: "
+        room = "; to make room remove files there or pack them into one archive, or raise max_files in "
+        room += "c.AgentlyKernel.collection"
+        assert await told(6) == [f"{limit}output/f04, output/f05{room}"]
         assert await told(6) == []
-        assert await told(7) == [limit + "3 were left out"]
+        assert await told(7) == [f"{limit}output/f06{room}"]
+        assert await told(12) == [f"{limit}output/f07, output/f08, output/f09 and 2 more{room}"]
+        for number in range(3, 12):
+            (source.output / f"f{number:02}").unlink()
+        assert await told(0) == []
 
 
 async def test_caps_hold_for_declared_outputs(tmp_path, source):
