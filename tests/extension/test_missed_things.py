@@ -61,6 +61,15 @@ def test_a_module_beside_the_notebook_is_named_and_is_found_when_given(
         assert (again.status, again.text()) == ("ok", "found\n"), again.error
 
 
+@pytest.mark.parametrize("magic", ["%pip", "%conda"])
+def test_a_magic_that_installs_advises_no_restart(home: KernelSession, magic: str) -> None:
+    run = home.run(SESSION + f"{magic} --version")
+    said = run.text() + run.text("stderr") + "".join(run.error)
+    assert "restart the kernel" not in said
+    if magic == "%pip":
+        assert run.text().count("packages that are installed from a cell last as long as this sandbox") == 1
+
+
 @pytest.mark.parametrize("first", [SESSION, FRESH])
 @pytest.mark.parametrize(
     "code", ["open('../x', 'w')", "open('/workspace/x', 'w')", "import os; os.mkdir('/usr/x')",

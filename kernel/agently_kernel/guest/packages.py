@@ -33,6 +33,8 @@ def make_installable() -> None:
 
 def say_what_lasts() -> None:
     """Let the magics that install packages say how long those last, instead of advising a restart, which loses them."""
-    packaging = sys.modules.get("IPython.core.magics.packaging")
-    if packaging is not None:
-        packaging.__dict__["print"] = lambda *_: print(WHAT_LASTS)
+    try:
+        from IPython.core.magics import packaging
+    except ImportError:
+        return
+    packaging.__dict__["print"] = lambda *_: print(WHAT_LASTS)

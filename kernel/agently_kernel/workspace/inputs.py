@@ -15,6 +15,7 @@ from typing import Literal
 from agently_kernel.contract.base import canonical_json, sha256_digest
 from agently_kernel.contract.errors import WorkspaceError
 from agently_kernel.contract.paths import normalise_relative_path
+from agently_kernel.contract.workspace import GrantedInput
 from agently_kernel.workspace.areas import remove_tree
 
 PathClass = Literal["ordinary", "sensitive", "forbidden"]
@@ -86,6 +87,19 @@ def _classify_one(path: Path, home: Path, private: tuple[Path, ...]) -> PathClas
     elif any(_within(path, place) for place in _SYSTEM):
         return "sensitive"
     return "sensitive" if any(is_secret_name(part) for part in path.parts) else "ordinary"
+
+
+def is_place_of(given: GrantedInput, name: str, path: Path) -> bool:
+    """True when *path* is what *given* shows under *name*, which is its own or lies below it."""
+    rest = name[len(given.name) :].strip("/")
+    here = Path(given.host_path) / rest if rest else Path(given.host_path)
+    return here == path or here.resolve() == path.resolve()
+
+
+def holds(given: GrantedInput, name: str, path: Path) -> bool:
+    """True when the folder *path*, called *name*, holds what was *given* under the same name."""
+    there = path / given.name[len(name) :].strip("/")
+    return there == Path(given.host_path) or there.resolve() == Path(given.host_path).resolve()
 
 
 class InputRoot:

@@ -41,7 +41,7 @@ from agently_kernel.workspace.areas import (
 )
 from agently_kernel.workspace.builds import BuildCache
 from agently_kernel.workspace.collect import Collector
-from agently_kernel.workspace.inputs import InputRoot, absolute, classify
+from agently_kernel.workspace.inputs import InputRoot, absolute, classify, holds, is_place_of
 from agently_kernel.workspace.sources import DEFAULT_SOURCE_BYTES, SourceRoot
 from agently_kernel.workspace.store import WorkspaceStore
 
@@ -309,7 +309,7 @@ class TaskWorkspace:
     def covering(self, host_path: Path | str, name: str) -> GrantedInput | None:
         """Return the live input that shows *host_path* under *name* already, itself or a folder around it, or None."""
         path, given = absolute(host_path), self._inputs.get(name)
-        if given is not None and given.mode != "snapshot" and _same_place(given, name, path):
+        if given is not None and given.mode != "snapshot" and is_place_of(given, name, path):
             return given
         around = self._around(path, name)
         return around if around is not None and around.mode != "snapshot" else None
@@ -317,7 +317,7 @@ class TaskWorkspace:
     def _around(self, path: Path, name: str) -> GrantedInput | None:
         """Return the folder that was given and that *path* lies in, under the name that it has there; None if none."""
         found = [item for item in self._inputs.values() if name.startswith(item.name + "/")]
-        return next((item for item in found if _same_place(item, name, path)), None)
+        return next((item for item in found if is_place_of(item, name, path)), None)
 
     def withdraw_input(self, name: str) -> None:
         """Take back what was granted under *name*: a copy is removed, a mount goes with the sandbox that has it.
@@ -330,8 +330,7 @@ class TaskWorkspace:
                 granted = self._inputs.get(name)
             if granted is None:
                 return
-            if granted.mode == "snapshot":
-                self._input_root.remove(name)
+            self._input_root.remove(name)  # also of a mount: it may have been given as a copy before
             with self._lock:
                 del self._inputs[name]
                 if granted.mode != "snapshot":
@@ -359,7 +358,7 @@ class TaskWorkspace:
                 )
             shorter, longer = sorted((name, other.name), key=len)
             if longer.casefold().startswith(shorter.casefold() + "/") and not (
-                _same_place(other, name, path) if other.name == shorter else _below(other, name, path)
+                is_place_of(other, name, path) if other.name == shorter else holds(other, name, path)
             ):
                 raise ValueError(
                     f"the input name and {other.name!r}, under which {other.host_path} was given before, cannot lie "
@@ -489,19 +488,6 @@ class TaskWorkspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-
-def _same_place(given: GrantedInput, name: str, path: Path) -> bool:
-    """True when *path* is what *given* shows under *name*, which is its own or lies below it."""
-    rest = name[len(given.name) :].strip("/")
-    here = Path(given.host_path) / rest if rest else Path(given.host_path)
-    return here == path or here.resolve() == path.resolve()
-
-
-def _below(given: GrantedInput, name: str, path: Path) -> bool:
-    """True when the folder *path*, called *name*, holds what was *given* under the same name."""
-    there = path / given.name[len(name) :].strip("/")
-    return there == Path(given.host_path) or there.resolve() == Path(given.host_path).resolve()
 
 
 def _hold(folder: Path, locks: list[int]) -> bool:

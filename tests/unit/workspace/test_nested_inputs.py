@@ -76,3 +76,12 @@ def test_a_mount_that_was_replaced_still_serves_the_sandbox_that_has_it(workspac
     workspace.issue_grant(
         execution_id="e", requirement=TaskWorkspaceAccessRequirement(mode="read_only", inputs=(mounted,))
     )
+
+
+@pytest.mark.parametrize("first", ["data", "data/deep", "data/y.csv"])
+def test_no_copy_is_left_of_what_was_given_in_two_ways_and_taken_back(workspace, host, first):
+    workspace.snapshot_input(host / first, first)
+    workspace.live_input(host / "data", "data")
+    workspace.withdraw_input("data")
+    assert workspace.inputs == ()
+    assert list(workspace.input_path.iterdir()) == []
