@@ -337,6 +337,7 @@ class ExecutionView(Frozen):
     refused: int = 0
     withheld: int = 0
     quiet: bool = Field(default=False, description="run by a front end for itself, not by a person")
+    unsafe: bool = Field(default=False, description="it ran in something that isolates nothing")
 
 
 class TimelineEntry(Frozen):

@@ -195,6 +195,7 @@ class PanelState:
                 started_at=result.started_at or (known.started_at if known else time.time()), seconds=result.seconds,
                 message=clean(_why(result)), outputs=len(result.outputs), refused=len(result.refused_outputs),
                 withheld=known.withheld if known else 0, quiet=known.quiet if known else False,
+                unsafe=result.selection is not None and result.selection.unsafe,
             )
             self._put_execution(view)
             self._put_outputs(view, result)

@@ -14,12 +14,11 @@ export function badgesOf(snapshot: PanelSnapshot | null): Map<string, Badge> {
   if (!snapshot) {
     return badges;
   }
-  const naked = snapshot.sandbox?.safety_class === 'trusted_local';
   for (const run of snapshot.executions) {
     if (!run.cell_id || run.quiet || run.status === 'running') {
       continue;
     }
-    let badge: Badge = naked ? 'open' : 'ran';
+    let badge: Badge = run.unsafe ? 'open' : 'ran';
     if (run.status === 'died' || run.status === 'blocked' || run.refused > 0) {
       badge = 'problem';
     } else if (run.withheld > 0) {

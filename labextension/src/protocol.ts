@@ -186,6 +186,8 @@ export interface ExecutionView {
   withheld: number;
   /** run by a front end for itself, not by a person */
   quiet: boolean;
+  /** it ran in something that isolates nothing */
+  unsafe: boolean;
 }
 
 /** A bounded piece of a file; ``content`` is text, or base64 for an image. */

@@ -56,3 +56,12 @@ def test_an_isolated_cell_is_not_marked(home: KernelSession) -> None:
     run = home.run("%%agently_exec\nprint(1)")
     assert "WITHOUT" not in run.text("stderr")
     assert "agently" not in run.reply
+
+
+def test_the_panels_state_marks_the_run_and_no_other(bare: KernelSession, home: KernelSession) -> None:
+    """Each execution says it of itself: a program without isolation may stand beside an isolated session."""
+    asked = {"version": 1, "client_id": "test-client", "action": "snapshot"}
+    for session, unsafe in ((bare, True), (home, False)):
+        session.run("%%agently_exec\nprint(1)")
+        snapshot = session.ask("agently_panel_request", asked, channel="control")["snapshot"]
+        assert {run["unsafe"] for run in snapshot["executions"]} == {unsafe}

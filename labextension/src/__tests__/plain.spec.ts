@@ -142,7 +142,8 @@ describe('badgesOf', () => {
           run('3', { cell_id: 'b', refused: 1 }),
           run('4', { cell_id: 'c', withheld: 2 }),
           run('5', { cell_id: 'd' }),
-          run('6', { cell_id: 'q', quiet: true })
+          run('6', { cell_id: 'q', quiet: true }),
+          run('7', { cell_id: 'u', unsafe: true }) // a program without isolation beside an isolated session
         ],
         approvals: [question({ cell_id: 'd' })]
       })
@@ -151,7 +152,8 @@ describe('badgesOf', () => {
       ['a', 'ran'],
       ['b', 'problem'],
       ['c', 'withheld'],
-      ['d', 'ask']
+      ['d', 'ask'],
+      ['u', 'open']
     ]);
   });
 });

@@ -82,6 +82,7 @@ export function run(
     refused: 0,
     withheld: 0,
     quiet: false,
+    unsafe: false,
     ...fields
   };
 }
