@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, TypeGuard
 
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.outputs import OutputFilter
+from agently_kernel.outputs.text import one_line
 
 DEADLINES: Mapping[str, float] = {"complete": 8.0, "inspect": 5.0, "is_complete": 2.0, "history": 5.0}
 """Seconds a guest has for each kind of question: hooks of hostile objects may never return."""
 MAX_MATCHES = 5000
 MAX_TEXT = 4096
+MAX_HISTORY = 8 * 2**20
+"""Characters of a history_reply; what is beyond them is left out, the oldest first."""
 log = logging.getLogger("agently_kernel.introspection")
+_LINE_BREAK = re.compile(r"[\n\r\v\f\x1c-\x1e\x85\u2028\u2029]")
+_BLANK = re.compile(r"\s")
+_WORD = re.compile(r"\w*")
 _COMPLETION_TYPES = "_jupyter_types_experimental"
 
 
@@ -44,8 +51,75 @@ def busy_reply(kind: str, content: Mapping[str, Any]) -> dict[str, Any]:
     return {"status": "unknown"}
 
 
+def _is_position(value: object, most: int) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= most
+
+
 def _position(value: object, length: int) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= length else length
+    return value if _is_position(value, length) else length
+
+
+def _is_insertable(text: object) -> TypeGuard[str]:
+    """True for text that a completion may put into the user's cell: it is seen whole in the list, and is one line.
+
+    What a guest answers is inserted with one keystroke, often as the only match without being shown first. Printable
+    characters exclude line breaks of every kind, controls and invisible or direction characters.
+    """
+    return isinstance(text, str) and len(text) <= MAX_TEXT and text.isprintable()
+
+
+def _span(item: Mapping[str, Any], prefix: str, code: str, at: int) -> tuple[int, int]:
+    """Return (start, end) of what a completion replaces, or (-1, -1) for one that reaches beyond the word at *at*.
+
+    A completion belongs where the cursor stands: it may replace what has no blank before the cursor in its line
+    (``df["sales`` too, and a path with blanks inside an open quotation), and the rest of the word behind it.
+    """
+    start, end = item.get(f"{prefix}start"), item.get(f"{prefix}end")
+    if not (_is_position(start, at) and _is_position(end, len(code)) and end >= at):
+        return -1, -1
+    replaced, rest = code[start:at], code[at:end]
+    if _LINE_BREAK.search(replaced) or (rest and not _WORD.fullmatch(rest)):
+        return -1, -1
+    return (-1, -1) if _BLANK.search(replaced) and not _in_quotes(code[:start], replaced) else (start, end)
+
+
+def _in_quotes(before: str, replaced: str) -> bool:
+    """True when *replaced* begins behind, or holds, a quotation mark of its line that is still open at its end."""
+    line = _LINE_BREAK.split(before)[-1]
+    opened = ""
+    for place, sign in enumerate(line + replaced):
+        if sign in "'\"":
+            if not opened:
+                opened, begun = sign, place
+            elif sign == opened:
+                opened = ""
+    return bool(opened) and (begun < len(line) or not _BLANK.search(replaced[: begun - len(line)]))
+
+
+def _typed(item: object, code: str, at: int) -> dict[str, Any] | None:
+    """Return one entry of the typed matches, or None for one that may not be inserted."""
+    if not isinstance(item, Mapping) or not _is_insertable(item.get("text")):
+        return None
+    start, end = _span(item, "", code, at)
+    if start < 0:
+        return None
+    kind, signature = item.get("type"), item.get("signature")
+    return {
+        "start": start, "end": end, "text": item["text"],
+        "type": one_line(kind, 64) if isinstance(kind, str) else "",
+        "signature": one_line(signature, MAX_TEXT) if isinstance(signature, str) else "",
+    }
+
+
+def _is_history_row(row: object) -> TypeGuard[list[Any]]:
+    """True for (session, line, input) or (session, line, (input, output or None)), as the protocol has it."""
+    if not isinstance(row, list) or len(row) != 3 or not all(_is_position(number, 2**53) for number in row[:2]):
+        return False
+    text = row[2]
+    if isinstance(text, str):
+        return True
+    pair = isinstance(text, list) and len(text) == 2 and isinstance(text[0], str)
+    return pair and (text[1] is None or isinstance(text[1], str))
 
 
 class Introspection:
@@ -98,24 +172,18 @@ class Introspection:
         matches = reply.get("matches")
         if not isinstance(matches, list):
             return None
-        texts = [match for match in matches[:MAX_MATCHES] if isinstance(match, str) and len(match) <= MAX_TEXT]
-        start = _position(reply.get("cursor_start"), len(code))
-        end = _position(reply.get("cursor_end"), len(code))
+        texts = [match for match in matches[:MAX_MATCHES] if _is_insertable(match)]
+        start, end = _span(reply, "cursor_", code, at)
         metadata: dict[str, Any] = {}
         raw = reply.get("metadata")
         types = raw.get(_COMPLETION_TYPES) if isinstance(raw, Mapping) else None
         if isinstance(types, list):
             metadata[_COMPLETION_TYPES] = [
-                {
-                    "start": _position(item.get("start"), len(code)), "end": _position(item.get("end"), len(code)),
-                    "text": str(item.get("text", ""))[:MAX_TEXT], "type": str(item.get("type", ""))[:64],
-                    "signature": str(item.get("signature", ""))[:MAX_TEXT],
-                }
-                for item in types[:MAX_MATCHES] if isinstance(item, Mapping)
+                typed for item in types[:MAX_MATCHES] if (typed := _typed(item, code, at)) is not None
             ]
-        return {
-            "status": "ok", "matches": texts, "cursor_start": min(start, end), "cursor_end": end, "metadata": metadata,
-        }
+        if start < 0:
+            return None
+        return {"status": "ok", "matches": texts, "cursor_start": start, "cursor_end": end, "metadata": metadata}
 
     def _inspection(self, reply: Mapping[str, Any], code: str, at: int) -> dict[str, Any] | None:
         data = reply.get("data")
@@ -140,4 +208,14 @@ class Introspection:
         rows = reply.get("history")
         if not isinstance(rows, list):
             return None
-        return {"status": "ok", "history": [row for row in rows if isinstance(row, list) and len(row) == 3]}
+        kept: list[list[Any]] = []
+        left = MAX_HISTORY
+        for row in reversed(rows):
+            if not _is_history_row(row):
+                continue
+            texts = [row[2]] if isinstance(row[2], str) else row[2]
+            left -= 32 + sum(len(text or "") for text in texts)
+            if left < 0:
+                break
+            kept.append(row)
+        return {"status": "ok", "history": kept[::-1]}

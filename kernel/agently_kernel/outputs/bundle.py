@@ -9,6 +9,7 @@ from typing import Any
 
 from agently_kernel.outputs import frames, markup, specs, svg, text
 from agently_kernel.outputs.policy import MIME_TABLE, OutputPolicy, Treatment, Withheld, withheld
+from agently_kernel.outputs.shape import is_too_large
 
 _HEADERS: dict[str, tuple[bytes, ...]] = {
     "image/png": (b"\x89PNG\r\n\x1a\n",),
@@ -39,12 +40,18 @@ class BundleFilter:
     """Filters MIME bundles by the table. ``granted`` is the set of kinds that were approved; shared with its owner."""
 
     def __init__(
-        self, policy: OutputPolicy, network_allowed: bool, granted: set[str], widget_ok: Callable[[str], bool]
-    ):
+        self,
+        policy: OutputPolicy,
+        network_allowed: bool,
+        granted: set[str],
+        widget_ok: Callable[[str], bool],
+        most_chars: int,
+    ) -> None:
         self.policy = policy
         self.network_allowed = network_allowed
         self.granted = granted
         self._widget_ok = widget_ok
+        self._most_chars = most_chars
         self._cleaner = markup.HtmlCleaner()
         self._treatments: dict[Treatment, Callable[[_Bundle, str, Any], None]] = {
             Treatment.TEXT: self._text,
@@ -80,19 +87,26 @@ class BundleFilter:
             return source, False
         framed = framing and self.policy is OutputPolicy.FRAMED
         aside = markup.set_rows_aside(source)
-        if framed and markup.is_active(aside[2]):
-            return frames.frame(source, network_allowed=self.network_allowed), False
+        if framed and (is_too_large(aside[2]) or markup.is_active(aside[2])):
+            return self._frame(source), False
         cleaned = self._cleaner.clean(source, network_allowed=self.network_allowed, aside=aside)
         if cleaned is None:
             if framed:
-                return frames.frame(source, network_allowed=self.network_allowed), False
+                return self._frame(source), False
             return "<p>[withheld] An HTML output is too large and irregular to be cleaned.</p>", False
         if framed and cleaned.lost_style:
-            return frames.frame(source, network_allowed=self.network_allowed), False
+            return self._frame(source), False
         return cleaned.markup, cleaned.remote
 
+    def _frame(self, source: str) -> str:
+        """Return *source* in a frame. What does not fit into an output once it is framed is not framed at all."""
+        if frames.framed_size(source) > self._most_chars:
+            most = self._most_chars // 1024**2
+            return f"<p>[withheld] An HTML output is larger than {most} MiB in its frame. Write it below output/.</p>"
+        return frames.frame(source, network_allowed=self.network_allowed)
+
     def _text(self, bundle: _Bundle, mime: str, value: Any) -> None:
-        bundle.shown[mime] = text.clean_text(_joined(value))
+        bundle.shown[mime] = text.clean_display(_joined(value))
 
     def _html(self, bundle: _Bundle, mime: str, value: Any) -> None:
         bundle.shown[mime], remote = self.html(_joined(value), framing=bundle.framing)
@@ -111,16 +125,28 @@ class BundleFilter:
             if "text/html" in bundle.data:
                 return
             if bundle.framing:
-                bundle.shown["text/html"] = frames.frame(source, network_allowed=self.network_allowed)
+                bundle.shown["text/html"] = self._frame(source)
                 return
             bundle.shown["text/html"] = self.html(source, framing=False)[0]
             bundle.lost.append(Withheld("", mime, f"An SVG drawing is shown without its active parts: {error}."))
 
     def _markdown(self, bundle: _Bundle, mime: str, value: Any) -> None:
-        bundle.shown[mime] = text.clean_markdown(text.clean_text(_joined(value)), network_allowed=self.network_allowed)
+        if (source := self._typeset(bundle, mime, value)) is not None:
+            bundle.shown[mime] = text.clean_markdown(source, network_allowed=self.network_allowed)
 
     def _latex(self, bundle: _Bundle, mime: str, value: Any) -> None:
-        bundle.shown[mime] = text.clean_latex(text.clean_text(_joined(value)))
+        if (source := self._typeset(bundle, mime, value)) is not None:
+            bundle.shown[mime] = text.clean_latex(source)
+
+    def _typeset(self, bundle: _Bundle, mime: str, value: Any) -> str | None:
+        """Return the text of Markdown or LaTeX, or None, noted as withheld, when it is too much to be cleaned."""
+        source = _joined(value)
+        if not text.too_costly(source):
+            return text.clean_text(source)
+        most = f"{text.MOST_CLEANED // 1024**2} MiB and {text.MOST_SIGNS:,} tags, links or macros are the most"
+        reason = f"A {mime} of {len(source) / 1024**2:.1f} MiB was withheld: {most}. Write it below output/."
+        bundle.lost.append(Withheld("", mime, reason))
+        return None
 
     def _image(self, bundle: _Bundle, mime: str, value: Any) -> None:
         encoded = _joined(value).replace("\n", "").replace("\r", "")

@@ -23,6 +23,7 @@ from agently_kernel.outputs.policy import (
 from agently_kernel.outputs.widgets import WidgetFilter
 
 _MAX_CELLS = 1024
+_MOST_PAGE = 1024**2
 RESERVED_DISPLAY_PREFIX = "agently:"
 
 
@@ -56,7 +57,9 @@ class OutputFilter:
         self._granted: set[str] = set()
         self._cells: OrderedDict[str, _Cell] = OrderedDict()
         self._widgets = WidgetFilter(self.policy, self._granted, self.limits, self._widget_html, self._widget_output)
-        self._bundles = BundleFilter(self.policy, network_allowed, self._granted, self._widgets.is_shown)
+        self._bundles = BundleFilter(
+            self.policy, network_allowed, self._granted, self._widgets.is_shown, self.limits.bundle_chars
+        )
 
     # -- approvals -------------------------------------------------------------------------------------------------
     def allow(self, kind: str) -> None:
@@ -142,11 +145,11 @@ class OutputFilter:
     def error(self, ename: str, evalue: str, traceback: Sequence[str]) -> FilteredError:
         """Return an exception's fields cleaned and bounded; of a long traceback the beginning and the end are kept."""
         limit = self.limits.error_chars
-        lines = [_bounded(text.clean_text(str(line)), limit) for line in traceback]
+        lines = [text.shortened(text.clean_text(str(line)), limit) for line in traceback]
         if sum(map(len, lines)) > limit or len(lines) > 1000:
             lines = [*lines[:20], "… part of the traceback was left out …", *lines[-20:]]
-            lines = [_bounded(line, limit // 41) for line in lines]
-        return FilteredError(text.one_line(str(ename)), _bounded(text.clean_text(str(evalue)), limit), lines)
+            lines = [text.shortened(line, limit // 41) for line in lines]
+        return FilteredError(text.one_line(str(ename)), text.shortened(text.clean_text(str(evalue)), limit), lines)
 
     def prompt(self, prompt: str) -> str:
         """Return the prompt of an ``input()`` without terminal sequences; at most as long as the limit."""
@@ -165,10 +168,10 @@ class OutputFilter:
             source = payload.get("source") if isinstance(payload, dict) else None
             if source == "page":
                 page = payload.get("data")
-                plain = page.get("text/plain", "") if isinstance(page, dict) else ""
+                plain = _page(page if isinstance(page, dict) else {})
                 start = payload.get("start", 0)
                 start = start if isinstance(start, int) and 0 <= start < 10**6 else 0
-                kept.append({"source": "page", "data": {"text/plain": text.clean_text(str(plain))}, "start": start})
+                kept.append({"source": "page", "data": {"text/plain": plain}, "start": start})
             elif source == "set_next_input":
                 if not isinstance(payload.get("text"), str):
                     continue
@@ -205,9 +208,10 @@ class OutputFilter:
         return result
 
     def inspection(self, data: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the bundle of an inspect_reply: front ends show it in a tooltip, so text alone is kept."""
-        plain = data.get("text/plain", "")
-        return {"text/plain": text.clean_text(str(plain))} if plain else {}
+        """Return the bundle of an inspect_reply: front ends show it in a tooltip, so text alone is kept, and of more
+        than 1 MiB its beginning and end."""
+        plain = _page(data)
+        return {"text/plain": plain} if plain else {}
 
     # -- comms -----------------------------------------------------------------------------------------------------
     def comm_from_guest(self, event: CommOutput) -> FilteredComm:
@@ -286,6 +290,12 @@ class OutputFilter:
         return None
 
 
+def _page(data: Mapping[str, Any]) -> str:
+    """Return the text of a page or tooltip, cleaned; of a long one its beginning and end."""
+    plain = data.get("text/plain", "")
+    return text.clean_text(text.shortened(plain if isinstance(plain, str) else repr(plain)[:_MOST_PAGE], _MOST_PAGE))
+
+
 def _metadata(metadata: Mapping[str, Any], shown: Mapping[str, Any]) -> dict[str, Any]:
     """Return sizes and background hints, of the bundle and of each MIME type that is shown."""
     result: dict[str, Any] = _plain_metadata(metadata)
@@ -309,7 +319,8 @@ def _plain_metadata(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _size(data: Mapping[str, Any]) -> int:
-    """Return about how many characters a bundle has: keys and strings in full, other values by their parts."""
+    """Return about how many characters a bundle has: keys and strings in full, other values by their parts. A
+    container counts for 64, because time and memory go with the number of them."""
     total = sum(map(len, data))
     stack: list[Any] = list(data.values())
     while stack:
@@ -317,17 +328,11 @@ def _size(data: Mapping[str, Any]) -> int:
         if isinstance(value, str):
             total += len(value)
         elif isinstance(value, dict):
-            total += len(value) * 8 + sum(map(len, value))
+            total += 64 + len(value) * 8 + sum(map(len, value))
             stack.extend(value.values())
         elif isinstance(value, list):
-            total += len(value) * 8
+            total += 64 + len(value) * 8
             if value and not isinstance(value[0], int | float):
                 stack.extend(value)
     return total
 
-
-def _bounded(value: str, limit: int) -> str:
-    if len(value) <= limit:
-        return value
-    half = max(1, limit // 2)
-    return f"{value[:half]}\n… {len(value) - 2 * half} characters left out …\n{value[-half:]}"

@@ -74,6 +74,7 @@ _OUTER_STYLE = (
 )
 _INNER_OPEN = '<iframe sandbox="allow-scripts" referrerpolicy="no-referrer" srcdoc="'
 _INNER_CLOSE = '"></iframe>'
+_CONTROLS = "".join(map(chr, range(32))).translate({9: None, 10: None, 13: None}) + "\x7f"
 _MOST_LONE = 64 * 1024**2
 _HEIGHT = re.compile(r"height[\"']?\s{0,4}[:=]\s{0,4}[\"']?(\d{2,4})(?:px|\b)(?!%)")
 _OPEN = (
@@ -139,6 +140,17 @@ def frame_height(markup: str) -> int:
     parts = markup if len(markup) < 400_000 else markup[:200_000] + markup[-200_000:]
     plausible = [height for height in map(int, _HEIGHT.findall(parts)) if 40 <= height <= 2000]
     return min(700, max(120, max(plausible, default=400) + 30))
+
+
+def framed_size(markup: str) -> int:
+    """Return at least the length that *markup* takes up in a frame: it is written as a string in a document within an
+    attribute within an attribute, so a quotation mark becomes eleven characters."""
+    size = len(markup) + 10 * markup.count('"') + 8 * markup.count("&") + 5 * markup.count("'") + 5 * markup.count("<")
+    size += 3 * markup.count(">") + sum(map(markup.count, "\\\n\r\t")) + 5 * sum(map(markup.count, _CONTROLS))
+    if not markup.isascii():  # six characters for each UTF-16 unit
+        plain = len(markup.encode("ascii", "ignore"))
+        size += 6 * (len(markup.encode("utf-16-le", "surrogatepass")) // 2 - plain) - (len(markup) - plain)
+    return size
 
 
 def frame(markup: str, *, network_allowed: bool = False) -> str:

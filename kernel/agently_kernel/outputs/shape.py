@@ -10,7 +10,9 @@ from __future__ import annotations
 import re
 
 SMALL = 64 * 1024
-_LARGEST = 32 * 1024 * 1024
+_LARGEST = 16 * 1024 * 1024
+_MOST_TAGS = 250_000
+"""Tags of one document that is parsed: about half a second, in which the kernel does nothing else."""
 _DEPTH = 256
 _OPEN_FORMATS = 8
 _AMPLIFIED = 500_000
@@ -29,6 +31,11 @@ _TAG = re.compile(
 _LATIN_SIGN = re.compile("[\x80-\xbf]")
 
 
+def is_too_large(markup: str) -> bool:
+    """True when *markup* is not handed to a parser whatever its shape: it is too long or has too many tags."""
+    return len(markup) > _LARGEST or markup.count("<") > _MOST_TAGS
+
+
 def can_be_parsed(markup: str) -> bool:
     """True when parsing *markup* takes time and memory in proportion to its length.
 
@@ -39,7 +46,7 @@ def can_be_parsed(markup: str) -> bool:
         formats = sum(1 for _ in _FORMAT_TAG.finditer(markup))
         if formats * markup.count("<") <= _AMPLIFIED:
             return True
-    if len(markup) > _LARGEST:
+    if is_too_large(markup):
         return False
     costly = markup.count("&")
     if not markup.isascii():

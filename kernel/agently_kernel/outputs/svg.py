@@ -11,6 +11,8 @@ from xml.parsers import expat
 from agently_kernel.outputs import css
 
 _MAX_CHARS = 16 * 1024**2
+_MOST_PARTS = 400_000
+"""Elements, ends and attributes of one drawing, which is rewritten while the kernel does nothing else."""
 _SVG = "http://www.w3.org/2000/svg"
 _XLINK = "http://www.w3.org/1999/xlink"
 _ELEMENT_NAMES = """
@@ -189,6 +191,8 @@ def clean_svg(source: str) -> str:
     """
     if len(source) > _MAX_CHARS:
         raise NotSafe("the drawing is larger than 16 MiB")
+    if source.count("<") + source.count("=") > _MOST_PARTS:
+        raise NotSafe("the drawing has more than 400,000 elements and attributes")
     writer = _Writer("agently-svg-" + hashlib.sha256(source.encode("utf-8", "replace")).hexdigest()[:12])
     parser = expat.ParserCreate(namespace_separator=" ")
     parser.StartElementHandler = writer.start

@@ -37,6 +37,33 @@ def clean_text(text: str) -> str:
     return _SEQUENCE.sub(_keep_colours, text)
 
 
+MOST_CLEANED = 4 * 1024**2
+"""Characters of one text, Markdown or formula that are searched at a time: the kernel does nothing else meanwhile."""
+MOST_SIGNS = 100_000
+"""Characters of one Markdown text or formula that a search stops at."""
+_SIGNS = "<!\\:&"
+
+
+def shortened(text: str, limit: int) -> str:
+    """Return *text*, or its beginning and end with a line between them when it has more than *limit* characters."""
+    if len(text) <= limit:
+        return text
+    half = max(1, limit // 2)
+    return f"{text[:half]}\n… {len(text) - 2 * half} characters left out …\n{text[-half:]}"
+
+
+def clean_display(text: str) -> str:
+    """Return :func:`clean_text` of a text that is shown whole; of a large one that costs time, beginning and end."""
+    if len(text) > MOST_CLEANED and not (text.isascii() and not any(sign in text for sign in "\x1b\x05\x0e\x0f")):
+        text = shortened(text, MOST_CLEANED)
+    return clean_text(text)
+
+
+def too_costly(text: str) -> bool:
+    """True for Markdown or LaTeX that would take the kernel long to clean, and a front end longer to typeset."""
+    return len(text) > MOST_CLEANED or sum(map(text.count, _SIGNS)) > MOST_SIGNS
+
+
 class StreamFilter:
     """:func:`clean_text` for text that arrives in pieces; one for each stream of each cell.
 
