@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 
 from agently_exec.home import Home
 from agently_exec.options import LineOptions, line_help
-from agently_exec.tables import MARKS, Report, Table, amount, clean, events_table, facts_report, outputs_table
+from agently_exec.tables import MARKS, Report, Table, amount, clean, events_table, facts_report, outputs_table, when
 from agently_exec.work import ask_network
 from agently_kernel.contract.approval import ApprovalOutcome
 from agently_kernel.contract.errors import ConfigurationError
@@ -16,6 +17,7 @@ from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.doctor import DoctorReport, ProviderReport, conclusion, examine
 from agently_kernel.inputs_gate import hidden_by, not_mounted
 from agently_kernel.saving import save
+from agently_kernel.workspace.earlier import earlier_files
 
 MAX_LISTED = 500
 
@@ -32,7 +34,7 @@ async def run_line(home: Home, options: LineOptions, *, cell: str) -> Report:
             return await status(home)
         case "facts":
             await home.sandbox.ready()
-            return facts_report(home.sandbox.facts, home.sandbox.selection)
+            return facts_report(home.sandbox.facts, home.sandbox.selection, every=True)
         case "doctor":
             report = await examine(
                 home.sandbox.manager.registry, home.settings.providers, home.sandbox.policy, others=True
@@ -106,7 +108,11 @@ async def _outputs(home: Home, folder: str, cell: str) -> Report:
     found, where = collected_files(home)
     if not folder:
         rows = tuple((item.path, amount(item.size)) for item in found)
-        return Report((Table(counted(len(found), "collected file"), ("file", "size"), rows, f"kept in {where}"),))
+        own = Table(counted(len(found), "collected file"), ("file", "size"), rows, f"kept in {where}")
+        earlier = await asyncio.to_thread(earlier_files, home.sandbox.workspace.store, home.sandbox.inputs.folder)
+        older = tuple((when(at), counted(count, "file"), str(files)) for at, count, files in earlier)
+        before = Table("Kept from earlier sessions in this folder", ("begun", "", "in"), older)
+        return Report((own, before) if older else (own,))
     place = Path(folder)
     if place.is_absolute() or ".." in place.parts:
         raise ConfigurationError("%agently outputs --save: give a folder below the notebook's folder, such as results.")

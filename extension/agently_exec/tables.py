@@ -129,14 +129,18 @@ class Report:
 
 
 def facts_report(
-    facts: SandboxFacts | None, selection: ProviderSelection | None = None, *, about: str = "this session's sandbox"
+    facts: SandboxFacts | None, selection: ProviderSelection | None = None, *, about: str = "this session's sandbox",
+    every: bool = False,
 ) -> Report:
-    """Return what was observed of a sandbox: provider, axes with evidence, network, limits, and who was skipped."""
+    """Return what was observed of a sandbox: provider, axes with evidence, network, limits, and who was skipped.
+
+    Each axis names four of its observations; with *every* all of them follow, one a line.
+    """
     if facts is None:
         tables = [Table(f"Facts: no sandbox is open for {about}", note="Run a cell; it opens one.")]
         return Report((*tables, *_skipped(selection.skipped if selection else ())))
     safety = facts.safety_class.value
-    head = [("provider", f"{facts.provider_id} ({safety})"), ("observed", _clock(facts.observed_at))]
+    head = [("provider", f"{facts.provider_id} ({safety})"), ("observed", when(facts.observed_at))]
     if selection is not None:
         head.append(("isolation asked for", selection.isolation))
         if selection.unsafe:
@@ -148,7 +152,11 @@ def facts_report(
     tools = [(name, fact.version or "present") for name, fact in facts.toolchains.items() if fact.available]
     if tools:
         tables.append(Table("Tools observed inside", ("tool", "version"), tuple(tools)))
-    return Report((*tables, *_skipped(selection.skipped if selection else ())))
+    skipped = _skipped(selection.skipped if selection else ())
+    if every:
+        seen = tuple((MARKS[e.value], e.subject, e.check, e.source, e.detail) for e in facts.isolation.evidence)
+        skipped = (*skipped, Table("Every observation", ("", "subject", "check", "from", "detail"), seen))
+    return Report((*tables, *skipped))
 
 
 def _axes(facts: SandboxFacts) -> Table:
@@ -208,7 +216,8 @@ def amount(value: float, name: str = "bytes") -> str:
     return counted(round(value), "byte")
 
 
-def _clock(seconds: float) -> str:
+def when(seconds: float) -> str:
+    """Return a moment, in seconds since the epoch, as the user's clock shows it."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(seconds))
 
 

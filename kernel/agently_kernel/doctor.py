@@ -18,6 +18,7 @@ from agently_kernel.contract.resource import (
     ExecutionResourceRequirement,
     ProviderCandidate,
 )
+from agently_kernel.contract.words import in_words
 from agently_kernel.redaction import describe_error
 from agently_kernel.registry import ProviderRegistry
 from agently_kernel.selection import declares_no_isolation, no_isolation_problem
@@ -201,7 +202,7 @@ def _report(probe: ExecutionResourceProbe, policy: ExecutionResourcePolicy) -> P
             tool: (fact.version or "present") if fact.available else "not there"
             for tool, fact in capability.toolchains.items()
         },
-        mechanism={str(key): str(value) for key, value in capability.mechanism.items()},
+        mechanism={str(key): in_words(value) for key, value in capability.mechanism.items()},
         evidence=isolation.evidence,
         reason=probe.reason, remedy=probe.remedy, diagnostics=probe.diagnostics, seconds=probe.seconds,
     )

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 from agently_kernel.contract.isolation import Evidence, IsolationAxis, SandboxFacts
 from agently_kernel.contract.resource import ProviderSelection
+from agently_kernel.contract.words import in_words
 from agently_kernel.contract.workspace import CollectedOutput
 from agently_kernel.panel_schema import (
     MAX_TEXT,
@@ -88,23 +88,11 @@ def sandbox_view(facts: SandboxFacts) -> SandboxView:
             for t in list(facts.toolchains.values())[:64]
         ),
         mechanism=tuple(
-            NamedText(name=clean(str(k), 80), value=clean(_plain(v), 300))
+            NamedText(name=clean(str(k), 80), value=clean(in_words(v), 300))
             for k, v in list(facts.mechanism.items())[:64]
         ),
         observed_at=facts.observed_at,
     )
-
-
-def _plain(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    if value is None:
-        return "—"
-    if isinstance(value, tuple | list):
-        return ", ".join(_plain(item) for item in value)
-    if isinstance(value, Mapping):
-        return ", ".join(f"{key}: {_plain(item)}" for key, item in value.items())
-    return str(value)
 
 
 def selection_view(selection: ProviderSelection) -> SelectionView:

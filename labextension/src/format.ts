@@ -1,4 +1,5 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { factText } from './kerneltexts';
 
 /** Bytes for people, in the units of every other place of the product: 12 KiB, 1.5 MiB, 2 GiB. */
 export function bytes(count: number): string {
@@ -109,5 +110,5 @@ export function sentence(
   }
   const whole =
     at < 0 ? trans.__(first) : trans.__(`${before}%1${after}`, subject);
-  return [whole, ...facts].join('\n');
+  return [whole, ...facts.map(fact => factText(trans, fact))].join('\n');
 }

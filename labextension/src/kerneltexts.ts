@@ -182,6 +182,41 @@ const REFUSALS: Rule[] = [
   [/^(?:.+ was not taken: it cannot be read: (.+))$/s, (trans, m) => trans.__('It cannot be read: %1', m[1])]
 ];
 
+/** What a question says about its subject, one fact in a line. */
+const FACTS: Rule[] = [
+  [/^ports: 80 and 443$/s, trans => trans.__('ports: 80 and 443')],
+  [/^ports: as named, else 80 and 443$/s, trans => trans.__('ports: as named, else 80 and 443')],
+  [/^kind: file$/s, trans => trans.__('kind: file')],
+  [/^kind: folder with everything in it$/s, trans => trans.__('kind: folder with everything in it')],
+  [/^size in bytes: (\d+)$/s, (trans, m) => trans.__('size in bytes: %1', m[1])],
+  [/^number of files: (\d+)$/s, (trans, m) => trans.__('number of files: %1', m[1])],
+  [/^files: (.+)$/s, (trans, m) => trans.__('files: %1', m[1])],
+  [/^name inside: (.+)$/s, (trans, m) => trans.__('name inside: %1', m[1])],
+  [/^leads to: (.+)$/s, (trans, m) => trans.__('leads to: %1', m[1])]
+];
+
+/** How an execution ended, and the small print of the timeline. */
+const ENDS: Rule[] = [
+  [/^You stopped the cell\.$/s, trans => trans.__('You stopped the cell.')],
+  [/^The cell raised (\w+)\.$/s, (trans, m) => trans.__('The cell raised %1.', m[1])],
+  [/^panel$/s, trans => trans.__('in the panel')],
+  [/^input box$/s, trans => trans.__('in the input box')],
+  [/^remembered$/s, trans => trans.__('allowed before')],
+  [/^configuration$/s, trans => trans.__('by the configuration')],
+  [/^deadline$/s, trans => trans.__('the time was over')],
+  [/^withdrawn$/s, trans => trans.__('withdrawn')],
+  [/^booting$/s, trans => trans.__('it boots')],
+  [/^provider_probe$/s, trans => trans.__('examining the provider')],
+  [/^provider_selected$/s, trans => trans.__('the provider is chosen')]
+];
+
+/** Values among the facts of a mechanism. */
+const VALUES: Rule[] = [
+  [/^uid (\d+) of the host$/s, (trans, m) => trans.__('user id %1 of this machine', m[1])],
+  [/^user namespace$/s, trans => trans.__('user namespace')],
+  [/^the user's own$/s, trans => trans.__('your own user')]
+];
+
 function say(trans: TranslationBundle, rules: Rule[], text: string): string {
   for (const [pattern, words] of rules) {
     const found = pattern.exec(text);
@@ -206,6 +241,15 @@ export const skipText = (trans: TranslationBundle, text: string) =>
 
 export const refusalText = (trans: TranslationBundle, text: string) =>
   say(trans, REFUSALS, text);
+
+export const factText = (trans: TranslationBundle, text: string) =>
+  say(trans, FACTS, text);
+
+export const endText = (trans: TranslationBundle, text: string) =>
+  say(trans, ENDS, text);
+
+export const valueText = (trans: TranslationBundle, text: string) =>
+  say(trans, VALUES, text);
 
 export const remedyText = (trans: TranslationBundle, text: string) =>
   say(trans, REMEDIES, text);

@@ -33,7 +33,7 @@ def test_a_file_is_saved_after_a_yes_and_not_after_a_no(desk):
     row = desk.panel.locator("[data-output='output/kept.txt']")
     save = row.get_by_role("button", name="Save output/kept.txt beside the notebook")
     save.click()
-    expect(desk.card().locator("h3")).to_have_text("Save a file beside the notebook")
+    expect(desk.card().locator("h3")).to_have_text("Save files beside the notebook")
     desk.shot("real-save")
     desk.card().get_by_role("button", name="Deny").click()
     expect(row.get_by_role("status")).to_contain_text("denied")

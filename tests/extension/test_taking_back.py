@@ -173,3 +173,16 @@ def test_a_kind_of_output_ends_with_the_comms_that_it_opened(tmp_path: Path, tmp
         again = session.run(opened, allow_stdin=True)
         assert again.of("comm_open") == []
         assert message["content"]["target_name"] == "synthetic.page"
+
+
+def test_what_an_earlier_session_collected_is_pointed_to(tmp_path: Path, tmp_path_factory: Any) -> None:
+    env = environment(tmp_path_factory.getbasetemp())
+    with KernelSession(tmp_path, env=env) as first:
+        first.run("open('output/kept.txt', 'w').write('kept')")
+    with KernelSession(tmp_path, env=env) as second:
+        run = second.run("%agently outputs")
+        text = "\n".join(str(message["content"]["data"].get("text/plain", "")) for message in run.of("display_data"))
+        assert "0 collected files" in text
+        assert "Kept from earlier sessions in this folder" in text
+        [folder] = [word for word in text.split() if word.endswith("/files") and Path(word, "output/kept.txt").exists()]
+        assert Path(folder, "output/kept.txt").read_text() == "kept"

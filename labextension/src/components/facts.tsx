@@ -193,7 +193,7 @@ export function Provider(props: T & { sandbox: SandboxView }): JSX.Element {
         {sandbox.mechanism.map(fact => (
           <React.Fragment key={fact.name}>
             <dt>{words.mechanismName(trans, fact.name, fact.name.replace(/_/g, ' '))}</dt>
-            <dd>{fact.value}</dd>
+            <dd>{words.valueText(trans, fact.value)}</dd>
           </React.Fragment>
         ))}
       </dl>

@@ -266,7 +266,7 @@ export function Outputs(props: {
       {outputs.length === 0 ? (
         <p className="agently-small">
           {trans.__(
-            'Files that a cell writes to output/ are collected here, for example open("output/result.csv", "w").'
+            'Files that a cell writes to output/ are collected here, for example open("output/result.csv", "w"). Those of earlier sessions are kept too: %agently outputs says where.'
           )}
         </p>
       ) : (

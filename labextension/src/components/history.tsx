@@ -1,6 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 import { clock, seconds, shortDigest } from '../format';
+import { endText } from '../kerneltexts';
 import type { KernelLink } from '../link';
 import type { ExecutionView, TimelineEntry } from '../protocol';
 import * as texts from '../texts';
@@ -70,7 +71,9 @@ function Run(
           {text === null ? trans.__('Text') : trans.__('Hide')}
         </button>
       </div>
-      {run.message && <div className="agently-small">{run.message}</div>}
+      {run.message && (
+        <div className="agently-small">{endText(trans, run.message)}</div>
+      )}
       {text !== null && (
         <div
           className="agently-Preview"
@@ -174,7 +177,10 @@ export function Timeline(
                 </>
               )}
               {entry.text && (
-                <span className="agently-small"> {entry.text}</span>
+                <span className="agently-small">
+                  {' '}
+                  {endText(trans, entry.text)}
+                </span>
               )}
             </span>
           </li>
