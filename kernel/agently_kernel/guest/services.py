@@ -43,10 +43,11 @@ class Request(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How a cell ended; ``reply`` is the payload of ``done``."""
+    """How a cell ended; ``reply`` is the payload of ``done``, ``error`` what ended its code early."""
 
     ok: bool
     reply: Dict[str, Any]
+    error: Optional[BaseException] = None
 
 
 class InputRefused(Exception):
@@ -108,8 +109,13 @@ class Services:
         self._show({"op": "clear", "cell": self.router.owner(), "wait": bool(wait)})
 
     def error(self, name: str, value: str, traceback: List[str]) -> None:
-        """Show an exception as the cell's error."""
+        """Show an exception as the cell's error; in a forked child, whose cell goes on, as text. What ends a child in
+        the ordinary way, or by a Stop that its parent shows, is not shown."""
         content = shortened_error(name, value, traceback)
+        if not self.router.channel.open:
+            if name not in ("KeyboardInterrupt", "SystemExit"):
+                sys.stderr.write("\n".join(content["traceback"]) + "\n")
+            return
         self._show({"op": "error", "cell": self.router.owner()}, bundles.dumps(content))
 
     # -- input ---------------------------------------------------------------------------------------------------------

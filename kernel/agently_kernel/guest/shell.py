@@ -22,11 +22,12 @@ import time
 import traceback
 import types
 from collections import deque
-from typing import Any, Callable, Coroutine, Deque, Dict, List, NoReturn, Optional, Tuple, Union
+from typing import Any, Callable, Coroutine, Deque, Dict, NoReturn, Optional, Tuple, Union
 
 from . import bundles
 from .asyncrun import allow_nested_run
 from .channel import Channel, ChannelClosed
+from .loops import StopsHeld, exit_code, make_own, private_loop
 from .needs import Needs
 from .packages import make_installable
 from .patience import Patience
@@ -36,7 +37,6 @@ from .streams import Router, text_of
 from .threads import ThreadRoom
 from .vital import VitalBuiltins
 
-LOWEST_PRIVATE_FD = 64
 COMM_PATIENCE_SECONDS = 0.02
 Frame = Tuple[Dict[str, Any], bytes]
 Awaiting = Callable[[], Coroutine[Any, Any, Outcome]]
@@ -95,7 +95,9 @@ class Shell:
         self._patience = Patience()
         services.repair = self._put_back
         self._context = contextvars.copy_context()
-        self._loop = _private_loop()
+        self._loop = private_loop()
+        self._stops_held = StopsHeld()
+        self._forking: Optional["asyncio.Task[Any]"] = None
         self._queue: Deque[Request] = deque()
         self._task: Optional["asyncio.Task[Outcome]"] = None
         self._running = False
@@ -109,6 +111,9 @@ class Shell:
         """Serve until init says exit or is gone."""
         asyncio.set_event_loop(self._loop)
         allow_nested_run(self._loop)
+        os.register_at_fork(
+            before=self._before_fork, after_in_parent=self._stops_held.end, after_in_child=self._in_child
+        )
         _disarm()
         for name, target in (("channel reader", self._read), ("comm messages", self._deliver_comms)):
             threading.Thread(target=target, name=name, daemon=True).start()
@@ -117,8 +122,10 @@ class Shell:
         while not self._exiting:
             try:
                 self._loop.run_forever()
-            except (KeyboardInterrupt, SystemExit):
-                continue  # raised by a task or callback of the user: it ends that, not the interpreter
+            except (KeyboardInterrupt, SystemExit) as error:
+                self._end_if_forked(error)  # raised by a task or callback of the user: it ends that alone
+            else:
+                self._end_if_forked(None)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -145,6 +152,8 @@ class Shell:
             os._exit(1)  # init is gone, or has sent what it never sends
 
     def _request(self, header: Dict[str, Any], payload: bytes) -> None:
+        if not self._channel.open:
+            return  # it was waiting when a task forked this child, and is the parent's
         op = header["op"]
         if op == "execute":
             self._queue.append(Request.of(header))
@@ -178,7 +187,7 @@ class Shell:
         """Deliver waiting comm messages in order: on the main thread, or on the other one while a cell keeps that
         busy."""
         with self._comm_lock:
-            while self._comms:
+            while self._comms and self._channel.open:
                 header, payload = self._comms.popleft()
                 try:
                     self._engine.comm(header, payload)
@@ -191,6 +200,56 @@ class Shell:
             self._comm_arrived.clear()
             time.sleep(COMM_PATIENCE_SECONDS)
             self._take_comms()
+
+    # -- forked children -----------------------------------------------------------------------------------------------
+
+    def _before_fork(self) -> None:
+        self._stops_held.begin()
+        running = asyncio._get_running_loop() is self._loop
+        self._forking = asyncio.current_task(self._loop) if running else None
+
+    def _in_child(self) -> None:
+        """Let a forked child end with the code that forked it: never must a second interpreter serve this loop.
+
+        A cell that does not await ends it in ``_finish``, as it ends an awaiting cell that forked; all else here.
+        """
+        try:
+            self._leave_parents_loop()
+        finally:
+            self._stops_held.end()
+
+    def _leave_parents_loop(self) -> None:
+        self._comm_lock = threading.Lock()
+        try:
+            make_own(self._loop)
+        except OSError:
+            pass  # no descriptors are left: it cannot await, and needs to only if its code does
+        task, self._forking = self._forking, None
+        if self._running and self._task in (None, task):
+            return
+        if task is None:
+            self._loop.stop()
+        else:
+            task.add_done_callback(self._end_with_task)
+
+    def _end_with_task(self, task: "asyncio.Task[Any]") -> None:
+        error = None if task.cancelled() else task.exception()
+        if error is not None:
+            traceback.print_exception(type(error), error, error.__traceback__)
+        self._end_if_forked(error)
+
+    def _end_if_forked(self, error: Optional[BaseException]) -> None:
+        """End this process if it is a child that user code forked and that *error*, or nothing, has taken out of it."""
+        if self._channel.open:
+            return
+        code = 1
+        try:
+            _disarm()
+            code = exit_code(error)
+            _flush_c_library()
+            self._router.flush()
+        finally:
+            os._exit(code)
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -270,10 +329,11 @@ class Shell:
         """Show an exception that the engine did not show."""
         lines = traceback.format_exception_only(type(error), error)
         self._services.error(type(error).__name__, text_of(error, ""), [line.rstrip("\n") for line in lines])
-        return Outcome(False, {})
+        return Outcome(False, {}, error)
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
         _disarm()
+        self._end_if_forked(outcome.error)
         self._put_back()
         _flush_c_library()
         self._router.flush()
@@ -319,21 +379,6 @@ def _disarm() -> None:
             return
         except KeyboardInterrupt:
             continue
-
-
-def _private_loop() -> asyncio.AbstractEventLoop:
-    """Return a new event loop whose own descriptors are not among the low numbers, where programs try things."""
-    held: List[int] = []
-    try:
-        while not held or held[-1] < LOWEST_PRIVATE_FD:
-            held.append(os.dup(0))
-        return asyncio.new_event_loop()
-    except OSError:
-        pass  # a very low limit of open files: any number will do
-    finally:
-        for fd in held:
-            os.close(fd)
-    return asyncio.new_event_loop()
 
 
 def _c_library() -> Tuple[Callable[[], None], Callable[[], None]]:

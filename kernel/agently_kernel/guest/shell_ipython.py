@@ -167,6 +167,8 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
             etype, evalue, _ = self._get_exc_info(exc_tuple)
         except ValueError:
             etype = evalue = None  # IPython says that there is nothing to show
+        if etype in (KeyboardInterrupt, SystemExit) and not self.services.router.channel.open:
+            return  # a forked child ends: forty that one Stop reaches have no need of forty tracebacks
         if not _holds_group(evalue):
             try:
                 super().showtraceback(exc_tuple, *args, **kwargs)
@@ -298,9 +300,12 @@ class IPythonEngine(Engine):
     def _outcome(self, result: Any, request: Request) -> Outcome:
         shell = self.shell
         ok = bool(result.success) and not shell.displayhook.failed
+        ended_by = result.error_before_exec or result.error_in_exec
+        if not self._services.router.channel.open:
+            return Outcome(ok, {}, ended_by)  # a forked child: replies are its parent's
         if not result.success and shell.shown_error is None:  # such as bdb's quit, which IPython keeps to itself
-            error = result.error_before_exec or result.error_in_exec
-            self._services.error(type(error).__name__, text_of(error, ""), [type(error).__name__])
+            name = type(ended_by).__name__
+            self._services.error(name, text_of(ended_by, ""), [name])
         reply: Dict[str, Any] = {
             "execution_count": shell.execution_count - (1 if request.store_history else 0),
             "user_expressions": shell.user_expressions(request.user_expressions) if ok else {},

@@ -131,7 +131,7 @@ class PlainEngine(Engine):
         except BaseException as error:
             _name_what_is_missing(error, source)
             self._show_error(error)
-            return Outcome(False, self._reply(request, False))
+            return Outcome(False, self._reply(request, False), error)
         if any(code.co_flags & inspect.CO_COROUTINE for code, _ in parts):
             return lambda: self._awaiting(parts, request)
         try:
@@ -141,7 +141,7 @@ class PlainEngine(Engine):
                     sys.displayhook(result)
         except BaseException as error:
             self._show_error(error)
-            return Outcome(False, self._reply(request, False))
+            return Outcome(False, self._reply(request, False), error)
         return Outcome(True, self._reply(request, True))
 
     async def _awaiting(self, parts: List[Tuple[types.CodeType, bool]], request: Request) -> Outcome:
@@ -156,7 +156,7 @@ class PlainEngine(Engine):
             if self._stopped and isinstance(error, asyncio.CancelledError):
                 error = KeyboardInterrupt().with_traceback(error.__traceback__)
             self._show_error(error)
-            return Outcome(False, self._reply(request, False))
+            return Outcome(False, self._reply(request, False), error)
         return Outcome(True, self._reply(request, True))
 
     def _compile(self, source: str, path: str) -> List[Tuple[types.CodeType, bool]]:
@@ -181,7 +181,7 @@ class PlainEngine(Engine):
     def _reply(self, request: Request, ok: bool) -> Dict[str, Any]:
         self._services.repair()
         expressions: Dict[str, Any] = {}
-        for name, expression in request.user_expressions.items() if ok else ():
+        for name, expression in request.user_expressions.items() if ok and self._services.router.channel.open else ():
             try:
                 data, metadata = rich_bundle(eval(expression, self.namespace))
                 expressions[name] = {"status": "ok", "data": data, "metadata": metadata}
