@@ -56,3 +56,21 @@ def test_a_session_is_given_a_host_when_a_person_allows_it(home: KernelSession) 
         assert home.run(fresh).text() == "fresh b'pong'\n"  # what the session may, a program may without a question
     finally:
         server.shutdown()
+
+
+def test_the_session_reaches_a_loopback_address_that_is_allowed_after_another_host(home: KernelSession) -> None:
+    """The variables of a running interpreter follow what is granted: past the relay, 127.0.0.1 is the sandbox's own."""
+    server = http.server.HTTPServer(("127.0.0.1", 0), SyntheticAnswer)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    magic = "%%agently_exec --session\n"
+    host = f"127.0.0.1:{server.server_address[1]}"
+    get = f"{magic}import urllib.request\nprint(kept, urllib.request.urlopen('http://{host}/').read())"
+    try:
+        assert home.run(f"{magic}kept = 'kept'").status == "ok"
+        for allowed in ("127.0.0.3:9", host):
+            home.run(f"%agently allow network {allowed}", allow_stdin=True, during=answering(home, "allow"))
+            if allowed != host:
+                assert home.run(get).status == "error"
+        assert home.run(get).text() == "kept b'pong'\n"
+    finally:
+        server.shutdown()

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from agently_kernel.contract.isolation import ResourceLimits
-from agently_kernel.providers.bubblewrap_args import BubblewrapLayout, system_layout
+from agently_kernel.providers.bubblewrap_args import BubblewrapLayout, hidden_files, system_layout
 from agently_kernel.providers.bubblewrap_binary import BwrapBinary, describe_bwrap, find_bwrap
 from agently_kernel.providers.bubblewrap_sandbox import BubblewrapProcess, BubblewrapSandbox, UidLease
 from agently_kernel.sandbox.interpreter import describe_interpreter, sandbox_environment
@@ -85,6 +85,7 @@ def make_sandbox(
     system, links = system_layout()
     values: dict[str, Any] = {
         "mode": "root" if ROOT else "user", "uid": uid, "gid": uid, "system": system, "system_links": links,
+        "hidden": hidden_files(),
         "etc_dir": str(write_system_files(folder / f"etc-{uid}", uid=uid, gid=uid)), "etc_folders": bound_folders(),
         "read_only": interpreter.roots, "links": interpreter.links, "guest_dir": str(folder / "guest"),
         "source_dir": str(folder / "source"), "input_dir": str(folder / "input"),

@@ -13,6 +13,7 @@ from agently_kernel.providers.bubblewrap_args import (
     BubblewrapLayout,
     bwrap_options,
     encode_options,
+    hidden_files,
     privilege_drop,
     system_layout,
 )
@@ -150,3 +151,13 @@ def test_system_folders_of_merged_and_unmerged_hosts(tmp_path: Path) -> None:
     (tmp_path / "bin").symlink_to("usr/bin")
     (tmp_path / "lib").mkdir()
     assert system_layout(str(tmp_path)) == (("/usr", "/lib"), (("/bin", "usr/bin"),))
+
+
+def test_hidden_files_are_covered_after_proc_and_only_those_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
+    options = bwrap_options(layout(hidden=("/proc/keys", "/proc/key-users")))
+    found = mounts(options)
+    for path in ("/proc/keys", "/proc/key-users"):
+        assert options[options.index(path) - 2 : options.index(path)] == ["--ro-bind", "/dev/null"]
+        assert found.index(("--ro-bind", path)) > found.index(("--proc", "/proc"))
+    monkeypatch.setattr("os.path.exists", lambda path: path == "/proc/timer_list")
+    assert hidden_files() == ("/proc/timer_list",)

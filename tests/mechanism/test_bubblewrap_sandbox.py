@@ -25,6 +25,7 @@ from bubblewrap_support import (
 
 from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
 from agently_kernel.contract.isolation import ResourceLimits
+from agently_kernel.providers.bubblewrap_args import hidden_files
 from agently_kernel.providers.bubblewrap_sandbox import UidLease
 from agently_kernel.sandbox.cgroups import find_places, process_start_time, remove_stale
 from agently_kernel.sandbox.limits import cpu_choice
@@ -99,6 +100,23 @@ print(sorted(found))
     assert await output_of(make_sandbox(runtime), code) == str(
         ["/dev/shm", "/tmp", "/workspace/build", "/workspace/output"]
     ) + "\n"
+
+
+async def test_files_of_proc_that_tell_of_the_whole_machine_cannot_be_opened(runtime: Path) -> None:
+    hidden = hidden_files()
+    assert "/proc/keys" in hidden and "/proc/key-users" in hidden, "the kernel under test has key rings"
+    code = f"""
+for path in {hidden}:
+    for mode in ("rb", "r+b"):
+        try:
+            print(path, open(path, mode).read())
+        except PermissionError:
+            pass
+        except OSError as error:
+            print(path, error)
+print("tried")
+"""
+    assert await output_of(make_sandbox(runtime), code) == "tried\n"
 
 
 async def test_areas_can_be_read_after_the_sandbox_was_killed(runtime: Path) -> None:

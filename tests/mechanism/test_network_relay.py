@@ -67,6 +67,30 @@ async def test_a_granted_host_is_reached_and_nothing_else(provider: str) -> None
     assert other.seen == []
 
 
+OWN = """
+import http.server, threading, urllib.request
+class SyntheticAnswer(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_response(200); self.end_headers(); self.wfile.write(b"own")
+    def log_message(self, *a): pass
+server = http.server.HTTPServer(("127.0.0.1", 0), SyntheticAnswer)
+threading.Thread(target=server.serve_forever, daemon=True).start()
+print(urllib.request.urlopen(f"http://localhost:{server.server_port}/").read().decode())
+"""
+
+
+async def test_a_granted_loopback_address_is_reached_by_programs_as_they_are() -> None:
+    async with origin("127.0.0.1") as server:  # noqa: SIM117 - the second needs the first
+        async with executing(f"127.0.0.1:{server.port}") as execution:
+            url = f"http://127.0.0.1:{server.port}/"
+            got = await run(execution, f"import urllib.request\nprint(urllib.request.urlopen('{url}').read().decode())")
+            assert got.stdout.text == "pong\n", got
+            got = await run(execution, f"curl -sS --max-time 20 {url}", "bash")
+            assert got.stdout.text.strip() == "pong", got
+            own = await run(execution, OWN)
+            assert own.stdout.text == "own\n", "what was not granted means the sandbox's own loopback"
+
+
 async def test_without_a_grant_there_is_no_relay() -> None:
     async with executing() as execution:
         code = "import os, socket\nprint([n for n in os.environ if 'proxy' in n.lower()])\n" \

@@ -45,9 +45,12 @@ class Network:
         turns.on_pause.append(self._watch_all)
 
     def listen(self, port: int) -> None:
-        """Begin to accept on 127.0.0.1. Raises OSError when that is not possible, or done already."""
+        """Begin to accept on 127.0.0.1, or go on with it. Raises OSError when that is not possible, or done on another
+        port."""
         if self._listener is not None:
-            raise OSError("the relay listens already")
+            if self._listener.getsockname()[1] == port:
+                return
+            raise OSError("the relay listens on another port already")
         listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -138,6 +138,7 @@ class _Observer:
     def files(self) -> None:
         if "mnt" in self.challenge.get("namespaces", {}):
             self.attempt(FILES, "own mnt namespace", partial(self._own_namespace, "mnt"))
+            self.attempt(FILES, "the host's keys are not shown", self._keys)
         if "canary_file" in self.challenge:
             self.attempt(FILES, "a file of the host cannot be read", self._read_canary)
         if "canary_dir" in self.challenge:
@@ -145,6 +146,15 @@ class _Observer:
         for path in self.challenge.get("unix_sockets", ()):
             self.attempt(FILES, "a socket file of the host cannot be reached", partial(self._unix, path))
         self.attempt(FILES, "no folder of the host is writable", self._mounts)
+
+    @staticmethod
+    def _keys() -> Outcome:
+        try:
+            with open("/proc/keys", "rb") as stream:
+                count = sum(1 for _ in stream)
+        except OSError as error:
+            return True, _reason(error)
+        return not count, "%d keys" % count
 
     def _read_canary(self) -> Outcome:
         try:

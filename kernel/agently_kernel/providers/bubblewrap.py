@@ -29,7 +29,13 @@ from agently_kernel.contract.resource import (
     ExecutionResourceRequirement,
 )
 from agently_kernel.contract.workspace import SANDBOX_PATHS, TaskWorkspaceAccessGrant
-from agently_kernel.providers.bubblewrap_args import SETPRIV, BubblewrapLayout, bwrap_options, system_layout
+from agently_kernel.providers.bubblewrap_args import (
+    SETPRIV,
+    BubblewrapLayout,
+    bwrap_options,
+    hidden_files,
+    system_layout,
+)
 from agently_kernel.providers.bubblewrap_binary import (
     INSTALL,
     BwrapBinary,
@@ -349,6 +355,7 @@ class BubblewrapExecutionResourceProvider:
         inputs, copies = ([], []) if grant is None else _inputs(grant)
         return BubblewrapLayout(
             mode=plan.mode, uid=uid, gid=uid, system=system, system_links=links, etc_dir=str(etc),
+            hidden=hidden_files(),
             etc_folders=bound_folders(), read_only=(*plan.interpreter.roots, *plan.config.extra_read_only),
             links=(*plan.interpreter.links, *copies), guest_dir=str(guest or "/-"), source_dir=str(source),
             input_dir=roots.get("input"), inputs=tuple(inputs), build_dir=roots.get("build"),

@@ -35,6 +35,10 @@ SETPRIV = "/usr/bin/setpriv"
 TMP = "/tmp"  # noqa: S108 - the sandbox's own
 SHM = "/dev/shm"  # noqa: S108
 LIVE_INPUTS = SANDBOX_ROOT + "/live"
+HIDDEN = (
+    "/proc/keys", "/proc/key-users", "/proc/kcore", "/proc/timer_list", "/proc/sched_debug", "/proc/latency_stats",
+)
+"""Files of /proc that no namespace narrows; the Open Container Initiative's runtimes hide most of them as well."""
 BWRAP_ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 """The whole environment of the bwrap process itself: a first process of the sandbox could be asked for it."""
 
@@ -44,9 +48,10 @@ class BubblewrapLayout(Frozen):
 
     ``system`` lists host folders of the operating system that are real (bound read-only), ``system_links`` those that
     are links, as (path, target). ``read_only`` are host paths shown at their own places; ``inputs`` are (name below the
-    working directory, host path); ``links`` are (path, target) made inside, last. ``build_dir`` replaces the scratch
-    tmpfs by a host folder (disk mode). What a guest may have left in that folder is not to be walked through by bwrap,
-    so inputs then appear below ``/workspace/live`` and nothing is made in it.
+    working directory, host path); ``links`` are (path, target) made inside, last. ``hidden`` are files of /proc that
+    cannot be opened (see :func:`hidden_files`). ``build_dir`` replaces the scratch tmpfs by a host folder (disk mode).
+    What a guest may have left in that folder is not to be walked through by bwrap, so inputs then appear below
+    ``/workspace/live`` and nothing is made in it.
     """
 
     mode: Literal["user", "root"]
@@ -58,6 +63,7 @@ class BubblewrapLayout(Frozen):
     etc_folders: tuple[str, ...] = ()
     read_only: tuple[str, ...] = ()
     links: tuple[tuple[str, str], ...] = ()
+    hidden: tuple[str, ...] = ()
     guest_dir: str
     source_dir: str
     input_dir: str | None = None
@@ -145,6 +151,8 @@ def bwrap_options(layout: BubblewrapLayout) -> list[str]:
     tree.add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
     tree.mounted("/dev", SHM)
     tree.mounted("/proc")
+    for path in layout.hidden:
+        tree.add("--ro-bind", os.devnull, path)  # as a device on a bind of bwrap's it cannot even be opened
     tree.tmpfs(SHM, layout.shm_bytes)
     tree.add("--remount-ro", "/dev")  # bwrap's /dev is a tmpfs of no fixed size
     tree.tmpfs(TMP, layout.scratch_bytes)
@@ -197,6 +205,14 @@ def encode_options(options: Sequence[str]) -> bytes:
     if any("\0" in option for option in options):
         raise ValueError("an option of bubblewrap holds a NUL character")
     return b"".join(os.fsencode(option) + b"\0" for option in options)
+
+
+def hidden_files() -> tuple[str, ...]:
+    """Return the files of /proc that tell of the whole machine, as far as this kernel has them.
+
+    A namespace of one's own does not narrow them: key rings show the keys of the user who started the sandbox.
+    """
+    return tuple(path for path in HIDDEN if os.path.exists(path))
 
 
 def system_layout(root: str = "/") -> tuple[tuple[str, ...], tuple[tuple[str, str], ...]]:

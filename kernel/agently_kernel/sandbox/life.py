@@ -210,6 +210,7 @@ class ResourceLife:
                 raise
         else:
             self.hosts_changed()
+            await self._network.refresh()
 
     def hosts_changed(self) -> None:
         """Let the facts name the hosts that an open relay grants now; without any, it leads nowhere."""
