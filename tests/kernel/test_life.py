@@ -230,7 +230,7 @@ def test_transport_is_encrypted_where_the_client_offers_it() -> None:
 def test_bad_settings_are_told_in_the_first_cell(start: Start, settings: dict[str, str], sentence: str) -> None:
     run = start(settings=settings).run("1")
     assert run.error[0] == "ConfigurationError"
-    assert run.error[1].startswith(sentence)
+    assert run.error[1].startswith(f"The command line: {sentence}")
 
 
 def test_a_settings_file_is_read_from_the_users_folder_only(start: Start, tmp_path: Path) -> None:
