@@ -31,6 +31,7 @@ from .loops import StopsHeld, exit_code, make_own, private_loop
 from .needs import Needs
 from .packages import make_installable
 from .patience import Patience
+from .reserve import Reserve
 from .services import Outcome, Request, Services
 from .sources import Sources
 from .streams import Router, text_of
@@ -96,6 +97,7 @@ class Shell:
         services.repair = self._put_back
         self._context = contextvars.copy_context()
         self._loop = private_loop()
+        self._reserve = Reserve()
         self._stops_held = StopsHeld()
         self._forking: Optional["asyncio.Task[Any]"] = None
         self._queue: Deque[Request] = deque()
@@ -268,7 +270,7 @@ class Shell:
             self._router.send({"op": "busy", "cell": request.cell})
             if self._room is not None:
                 self._room.make()  # threads of earlier cells have ended
-            source = _verified(request)
+            source = _verified(request, self._reserve)
             self._services.sources.add(request.path, source)
             result = self._engine.execute(source, request)
             if isinstance(result, Outcome):
@@ -353,11 +355,10 @@ def _set_variables(variables: Dict[str, Any]) -> None:
     make_installable()
 
 
-def _verified(request: Request) -> str:
+def _verified(request: Request, reserve: Reserve) -> str:
     """Return the source of a cell after comparing its digest. Raises RuntimeError when it is not what the host
     named."""
-    with open(request.path, "rb") as stream:
-        data = stream.read()
+    data = reserve.read(request.path)
     found = hashlib.sha256(data).hexdigest()
     if found != request.digest.rpartition(":")[2]:
         raise RuntimeError(
