@@ -145,15 +145,18 @@ class OutputFilter:
     def error(self, ename: str, evalue: str, traceback: Sequence[str]) -> FilteredError:
         """Return an exception's fields cleaned and bounded; of a long traceback the beginning and the end are kept."""
         limit = self.limits.error_chars
-        lines = [text.shortened(text.clean_text(str(line)), limit) for line in traceback]
+        lines = list(map(str, traceback))
         if sum(map(len, lines)) > limit or len(lines) > 1000:
-            lines = [*lines[:20], "… part of the traceback was left out …", *lines[-20:]]
-            lines = [text.shortened(line, limit // 41) for line in lines]
-        return FilteredError(text.one_line(str(ename)), text.shortened(text.clean_text(str(evalue)), limit), lines)
+            if len(lines) > 41:
+                lines = [*lines[:20], "… part of the traceback was left out …", *lines[-20:]]
+            lines = [text.shortened(line, limit // len(lines)) for line in lines]
+        # shortened before it is cleaned: what is not shown costs nothing
+        evalue = text.clean_text(text.shortened(str(evalue), limit))
+        return FilteredError(text.one_line(str(ename)), evalue, list(map(text.clean_text, lines)))
 
     def prompt(self, prompt: str) -> str:
         """Return the prompt of an ``input()`` without terminal sequences; at most as long as the limit."""
-        return text.clean_prompt(prompt, self.limits.prompt_chars)
+        return text.clean_prompt(prompt[: 16 * self.limits.prompt_chars], self.limits.prompt_chars)
 
     # -- replies ---------------------------------------------------------------------------------------------------
     def payloads(self, payloads: Sequence[Any], *, cell: str = "") -> FilteredPayloads:
@@ -175,7 +178,7 @@ class OutputFilter:
             elif source == "set_next_input":
                 if not isinstance(payload.get("text"), str):
                     continue
-                code = text.clean_text(payload["text"])[: self.limits.error_chars]
+                code = text.clean_text(payload["text"][: self.limits.error_chars])
                 if self.policy is not OutputPolicy.TRUSTED and "set_next_input" not in self._granted:
                     code = text.commented(code)
                     reason = "The code that the cell wrote into a new cell is commented out."
@@ -184,11 +187,18 @@ class OutputFilter:
         return FilteredPayloads(kept, tuple(lost), self._notice(self._cell(cell), lost) if cell else "")
 
     def user_expressions(self, expressions: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the answers to ``user_expressions`` with their bundles filtered; nothing is framed there."""
+        """Return the answers to ``user_expressions`` with their bundles filtered; nothing is framed there.
+
+        All answers together may have a quarter of what one output may have.
+        """
         result: dict[str, Any] = {}
+        left = self.limits.bundle_chars // 4
         for name, answer in list(expressions.items())[:256]:
             if not isinstance(answer, dict):
                 continue
+            left -= _size(answer)
+            if left < 0:
+                answer = {"ename": "OutputTooLarge", "evalue": "The answers are larger than this kernel passes on."}
             if answer.get("status") == "ok" and isinstance(answer.get("data"), dict):
                 shown, _ = self._bundles.filter(answer["data"], framing=False)
                 result[name] = {"status": "ok", "data": shown, "metadata": {}}
@@ -264,7 +274,7 @@ class OutputFilter:
         kind = output.get("output_type")
         if kind == "stream":
             name = "stderr" if output.get("name") == "stderr" else "stdout"
-            return {"output_type": "stream", "name": name, "text": text.clean_text(str(output.get("text", "")))}
+            return {"output_type": "stream", "name": name, "text": text.clean_display(str(output.get("text", "")))}
         if kind == "error":
             traceback = output.get("traceback")
             error = self.error(

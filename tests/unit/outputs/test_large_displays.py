@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -96,3 +98,45 @@ def test_html_that_is_too_large_in_its_frame_says_so():
 def test_the_size_of_a_frame_is_never_underestimated(piece, network):
     around = len(frames.frame("<p>", network_allowed=network))
     assert len(frames.frame("<p>" + piece * 1000, network_allowed=network)) - around <= frames.framed_size(piece * 1000)
+
+
+ESCAPES = "first" + filled("é\x1b[2J\x1b", 60) + "last"
+"""A text that costs seconds to be cleaned as a whole."""
+MANY = {f"first{n}": {"status": "ok", "data": {"text/html": "<b>x" * 2**18}} for n in range(256)}
+
+
+def of_payload(outputs: OutputFilter, payload: dict[str, Any]) -> str:
+    return repr(outputs.payloads([payload]).payloads[0])
+
+
+TEXTS: dict[str, Callable[[OutputFilter], str]] = {
+    "an error's value": lambda outputs: outputs.error("E", ESCAPES, []).evalue,
+    "an error's name": lambda outputs: outputs.error(ESCAPES, "", []).ename,
+    "one line of a traceback": lambda outputs: "\n".join(outputs.error("E", "", [ESCAPES]).traceback),
+    "many lines of a traceback": lambda outputs: "\n".join(outputs.error("E", "", ["first", *["\x1b["] * MIB]).traceback),
+    "a prompt": lambda outputs: outputs.prompt(ESCAPES),
+    "a page": lambda outputs: of_payload(outputs, {"source": "page", "data": {"text/plain": ESCAPES}}),
+    "a next input": lambda outputs: of_payload(outputs, {"source": "set_next_input", "text": ESCAPES}),
+    "a tooltip": lambda outputs: outputs.inspection({"text/plain": ESCAPES})["text/plain"],
+    "an answer": lambda outputs: repr(
+        outputs.user_expressions({"first": {"status": "ok", "data": {"text/plain": ESCAPES}}})
+    ),
+    "many answers": lambda outputs: repr(outputs.user_expressions(MANY)),
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_no_text_costs_seconds(name):
+    outputs = OutputFilter()
+    started = time.process_time()
+    shown = TEXTS[name](outputs)
+    assert time.process_time() - started < SECONDS
+    assert "first" in shown
+    assert len(shown) < 20 * MIB
+
+
+def test_a_traceback_with_one_long_line_is_shown_once():
+    limit = OutputFilter().limits.error_chars
+    (line,) = OutputFilter().error("E", "", ["a" * 2 * limit]).traceback
+    assert line.startswith("aaa") and "characters left out" in line
+    assert len(line) < limit + 100
