@@ -48,6 +48,8 @@ class Activity:
         self.streams = {"stdout": BoundedText(max_output_bytes), "stderr": BoundedText(max_output_bytes)}
         self.decoders = StreamDecoders()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.shown = False
+        """Whether it has shown anything."""
         self.stopper: Stopper | None = None
         self.ladder: asyncio.Task[None] | None = None
         self.death: DeathCause | None = None
@@ -60,6 +62,7 @@ class Activity:
     def stream(self, name: StreamName, data: bytes) -> None:
         """Take raw bytes of one of the streams."""
         self.streams[name].add(data)
+        self.shown = True
         text = self.decoders.decode(self.cell, name, data)
         if text:
             deliver(self.sink, StreamOutput(self.cell, name, text))
@@ -84,6 +87,7 @@ class Activity:
 
     def notice(self, text: str) -> None:
         """Tell the user something in our own words."""
+        self.shown = True
         deliver(self.sink, NoticeOutput(self.cell, text))
 
     def network_refused(self, reason: str) -> None:

@@ -237,8 +237,7 @@ class SandboxResource(ResourceLife):
         self._live.hurry(False)
         if run.ladder is not None:
             run.ladder.cancel()
-        if self._router.active is run:
-            self._router.active = None
+        self._router.ended(run)
 
     # -- stopping ------------------------------------------------------------------------------------------------
 

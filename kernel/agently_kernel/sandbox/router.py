@@ -1,7 +1,8 @@
 """Routes a guest's output frames to the execution, cell or background that they belong to, as typed events.
 
 Everything in a frame is untrusted. A cell id that never ran here counts as no cell at all, so that a guest cannot put
-words into a cell that this sandbox has not run.
+words into a cell that this sandbox has not run. Threads, tasks and widgets of a cell that has ended go on showing text
+and displays below it. What would alter a finished cell is theirs no more: see :meth:`OutputRouter._late`.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Mapping
+from dataclasses import replace
 from typing import Any
 
 from agently_kernel.contract.outputs import (
@@ -28,6 +30,7 @@ from agently_kernel.sandbox.steps import PlanRun
 
 KNOWN_CELLS = 10_000
 MAX_TRACEBACK_LINES = 10_000
+MOST_OUTPUT_WIDGETS = 1000
 
 
 class OutputRouter:
@@ -36,15 +39,23 @@ class OutputRouter:
     def __init__(self) -> None:
         self.active: Activity | None = None
         self.background_sink: OutputSink | None = None
-        self._cells: OrderedDict[str, None] = OrderedDict()
+        self._cells: OrderedDict[str, bool] = OrderedDict()  # with whether it had shown anything at its end
+        self._output_widgets: OrderedDict[str, str] = OrderedDict()  # with the cell whose output each takes now
         self._decoders = StreamDecoders()
 
     def remember(self, cell: str) -> None:
         """Note a cell that runs now; of very many the oldest are forgotten."""
-        self._cells[cell] = None
+        self._cells[cell] = False
         self._cells.move_to_end(cell)
         while len(self._cells) > KNOWN_CELLS:
             self._cells.popitem(last=False)
+
+    def ended(self, run: Activity) -> None:
+        """Note that *run* is over."""
+        if self.active is run:
+            self.active = None
+            if run.cell in self._cells:
+                self._cells[run.cell] = run.shown
 
     def handle(self, op: str, header: Mapping[str, Any], payload: bytes) -> Awaitable[None] | None:
         """Take one output frame. Raises WireError for content of the wrong shape."""
@@ -73,7 +84,43 @@ class OutputRouter:
 
     def _emit(self, cell: str, event: OutputEvent) -> None:
         active = self.active
-        deliver(active.sink if active is not None and cell == active.cell else self.background_sink, event)
+        if active is not None and cell == active.cell:
+            active.shown |= not isinstance(event, ClearOutput | CommOutput)
+            deliver(active.sink, event)
+        elif (late := self._late(cell, event)) is not None:
+            deliver(self.background_sink, late)
+
+    def _late(self, cell: str, event: OutputEvent) -> OutputEvent | None:
+        """Return what is shown of an event for a cell that does not run: nothing may alter what it came to.
+
+        An error is text (a widget's callback or a thread has failed, not the cell), a result a display. A clear counts
+        where the cell had shown nothing when it ended, so that all there is came later. What an output widget takes
+        does not touch the cell: there all goes on as ever, for ``interact`` clears and fails there.
+        """
+        if cell and cell in self._output_widgets.values():
+            return event
+        if isinstance(event, ErrorOutput):
+            lines = event.traceback or (f"{event.ename}: {event.evalue}",)
+            return StreamOutput(cell, "stderr", "\n".join(lines) + "\n")
+        if isinstance(event, DisplayOutput) and event.kind == "execute_result":
+            return replace(event, kind="display_data")
+        if isinstance(event, ClearOutput) and self._cells.get(cell, True):
+            return None
+        return event
+
+    def _note_output_widget(self, event: CommOutput) -> None:
+        state = event.data.get("state")
+        if event.kind == "comm_close":
+            self._output_widgets.pop(event.comm_id, None)
+        if not isinstance(state, Mapping):
+            return
+        if event.kind == "comm_open" and state.get("_model_name") == "OutputModel":
+            self._output_widgets[event.comm_id] = ""
+            while len(self._output_widgets) > MOST_OUTPUT_WIDGETS:
+                self._output_widgets.popitem(last=False)
+        if event.comm_id in self._output_widgets and "msg_id" in state:
+            # a page is told of no other cell than the comm's own
+            self._output_widgets[event.comm_id] = event.cell if state["msg_id"] == event.cell else ""
 
     def _stream(self, header: Mapping[str, Any], payload: bytes) -> None:
         active, name, step = self.active, header["name"], header.get("step")
@@ -106,6 +153,7 @@ class OutputRouter:
                 json_object(parts.get("metadata") or {}, "a comm's metadata"), header.get("target_name") or "",
                 tuple(buffers),
             )
+            self._note_output_widget(event)
         elif op == "display":
             bundle = json_object(content, "a display")
             event = DisplayOutput(
