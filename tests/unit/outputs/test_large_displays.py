@@ -113,7 +113,7 @@ TEXTS: dict[str, Callable[[OutputFilter], str]] = {
     "an error's value": lambda outputs: outputs.error("E", ESCAPES, []).evalue,
     "an error's name": lambda outputs: outputs.error(ESCAPES, "", []).ename,
     "one line of a traceback": lambda outputs: "\n".join(outputs.error("E", "", [ESCAPES]).traceback),
-    "many lines of a traceback": lambda outputs: "\n".join(outputs.error("E", "", ["first", *["\x1b["] * MIB]).traceback),
+    "many lines of a traceback": lambda outputs: repr(outputs.error("E", "", ["first", *["\x1b["] * MIB]).traceback),
     "a prompt": lambda outputs: outputs.prompt(ESCAPES),
     "a page": lambda outputs: of_payload(outputs, {"source": "page", "data": {"text/plain": ESCAPES}}),
     "a next input": lambda outputs: of_payload(outputs, {"source": "set_next_input", "text": ESCAPES}),
