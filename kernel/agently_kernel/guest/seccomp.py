@@ -4,10 +4,9 @@
 filter only takes away: it is stacked on whatever the provider's mechanism already filters.
 
 What it does: a call through another architecture's entry kills the process; numbers this table does not know answer
-ENOSYS, so that libraries take their older path; calls that reach outside a sandbox answer EPERM; four calls are looked
-into (``clone``, ``ioctl``, ``socket``, scheduling); memory that no process shows is refused where nothing counts it.
-Arguments are compared on the low 32 bits, as the kernel reads
-them.
+ENOSYS, so that libraries take their older path; calls that reach outside a sandbox answer EPERM; some calls are looked
+into (``clone``, ``ioctl``, ``socket``, scheduling, limits: process 1, which is init, keeps its own); memory that no
+process shows is refused where nothing counts it. Arguments are compared on the low 32 bits, as the kernel reads them.
 """
 
 from __future__ import annotations
@@ -79,8 +78,14 @@ SMALL_SEGMENT = 4096
 # Looked into argument by argument.
 GUARDED: Dict[str, Tuple[int, int]] = {
     "clone": (56, 220), "ioctl": (16, 29), "socket": (41, 198), "socketpair": (53, 199), "personality": (135, 92),
-    "setpriority": (141, 140), "sched_setscheduler": (144, 119),
+    "setpriority": (141, 140), "sched_setscheduler": (144, 119), "sched_setparam": (142, 118),
+    "sched_setaffinity": (203, 122), "prlimit64": (302, 261), "ioprio_set": (251, 30),
 }
+INIT = 1
+"""Init's process number where a sandbox numbers its own processes. It names itself 0: so whoever says 1 is another, and
+would let init fail or starve."""
+ONE_OR_GROUP: Dict[str, Tuple[int, int]] = {"setpriority": (0, 1), "ioprio_set": (1, 2)}
+"""By these words a call means one process or a group; by a third one all of a user's, init among them."""
 NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
 TIOCSTI, TIOCLINUX = 0x5412, 0x541C
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
@@ -177,7 +182,23 @@ def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True, hidden
     asm.emit(_JEQ, PERSONALITY_QUERY, "pass", "eperm")
     asm.label("setpriority")
     asm.emit(_LOAD, _argument(2))
-    asm.emit(_JGE, 0x80000000, "eperm", "pass")  # a negative nice value
+    asm.emit(_JGE, 0x80000000, "eperm")  # a negative nice value
+    asm.emit(_LOAD, _argument(0))
+    for word in ONE_OR_GROUP["setpriority"]:
+        asm.emit(_JEQ, word, "whom")
+    asm.emit(_RET, EPERM)
+    asm.label("ioprio_set")
+    asm.emit(_LOAD, _argument(0))
+    for word in ONE_OR_GROUP["ioprio_set"]:
+        asm.emit(_JEQ, word, "whom")
+    asm.emit(_RET, EPERM)
+    asm.label("whom")
+    asm.emit(_LOAD, _argument(1))
+    asm.emit(_JEQ, INIT, "eperm", "pass")
+    for name in ("prlimit64", "sched_setparam", "sched_setaffinity"):
+        asm.label(name)
+    asm.emit(_LOAD, _argument(0))
+    asm.emit(_JEQ, INIT, "eperm", "pass")
     if hidden_memory == "small":
         asm.label("shmget")
         asm.emit(_LOAD, _argument(1) + 4)  # the high half of the size
@@ -185,6 +206,8 @@ def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True, hidden
         asm.emit(_LOAD, _argument(1))
         asm.emit(_JGE, SMALL_SEGMENT + 1, "enosys", "pass")
     asm.label("sched_setscheduler")
+    asm.emit(_LOAD, _argument(0))
+    asm.emit(_JEQ, INIT, "eperm")
     asm.emit(_LOAD, _argument(1))
     for scheduler in ORDINARY_SCHEDULERS:
         asm.emit(_JEQ, scheduler, "pass")

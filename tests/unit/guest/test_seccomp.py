@@ -114,6 +114,11 @@ def test_arguments_are_compared_on_their_low_halves(high: int, low: int) -> None
 
     assert verdict("ioctl", 1) == (EPERM if low in (seccomp.TIOCSTI, seccomp.TIOCLINUX) else ALLOW)
     assert verdict("clone", 0) == (EPERM if low & seccomp.NEW_NAMESPACES else ALLOW)
+    whom = EPERM if low == 1 else ALLOW
+    assert [verdict(name, 0) for name in ("prlimit64", "sched_setparam", "sched_setaffinity")] == [whom] * 3
+    assert verdict("setpriority", 1) == whom
+    assert verdict("setpriority", 0) == (ALLOW if low < 2 else EPERM)
+    assert verdict("ioprio_set", 0) == (ALLOW if low in (1, 2) else EPERM)
     assert verdict("setpriority", 2) == (EPERM if low >= 1 << 31 else ALLOW)
     assert verdict("sched_setscheduler", 1) == (ALLOW if low in (0, 3, 5) else EPERM)
     assert verdict("personality", 0) == (ALLOW if low == 0xFFFFFFFF else EPERM)
@@ -126,6 +131,39 @@ def test_segments_of_system_v_are_at_most_a_page_where_nothing_counts_them(arch:
     wanted = {"all": ALLOW, "small": ALLOW if size <= 4096 else ENOSYS, "none": ENOSYS}
     for hidden, verdict in wanted.items():
         assert judge(seccomp.build(arch, hidden_memory=hidden), code, call, (0, size, 0o600)) == verdict
+
+
+INITS_OWN = {
+    "prlimit64": [(resource, pointer, 0) for resource in range(16) for pointer in (0, 2**40)],
+    "sched_setscheduler": [(policy, 2**40) for policy in range(8)],
+    "sched_setparam": [(2**40,)],
+    "sched_setaffinity": [(8, 2**40)],
+}
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@pytest.mark.parametrize("high", [0, 1, 0xFFFFFFFF])
+def test_limits_processors_and_priority_of_init_are_inits_own(arch: str, high: int) -> None:
+    program, code, init = seccomp.build(arch), seccomp.AUDIT_ARCH[arch], high << 32 | 1
+    for name, rest in INITS_OWN.items():
+        for args in rest:
+            assert judge(program, code, number(name, arch), (init, *args)) == EPERM, (name, args)
+    for name, words in seccomp.ONE_OR_GROUP.items():
+        for word in words:
+            assert judge(program, code, number(name, arch), (word, init, 19)) == EPERM, name
+            assert judge(program, code, number(name, arch), (word, 0, 19)) == ALLOW, name
+            assert judge(program, code, number(name, arch), (word, 77, 19)) == ALLOW, name
+        everybody = words[-1] + 1
+        assert judge(program, code, number(name, arch), (everybody, 0, 19)) == EPERM, name
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+def test_a_process_sets_its_own_limits_processors_and_priority(arch: str) -> None:
+    for name, rest in INITS_OWN.items():
+        for pid in (0, 2, 4711):
+            wanted = [ALLOW if name != "sched_setscheduler" or args[0] in (0, 3, 5) else EPERM for args in rest]
+            found = [judge(seccomp.build(arch), seccomp.AUDIT_ARCH[arch], number(name, arch), (pid, *args)) for args in rest]
+            assert found == wanted, name
 
 
 def test_an_unknown_word_for_memory_is_named() -> None:
