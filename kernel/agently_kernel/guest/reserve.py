@@ -5,6 +5,7 @@ Otherwise a cell that leaks them could not be followed by one that closes them.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import os
@@ -38,7 +39,7 @@ class Reserve:
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         try:
             self._release()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a cell may have lowered its own
+            _set_limit(hard, hard)  # a cell may have lowered its own
             return _read(path)
         except OSError as error:
             if error.errno not in (errno.EMFILE, errno.ENFILE):
@@ -46,7 +47,7 @@ class Reserve:
             raise RuntimeError(OUT_OF_DESCRIPTORS % hard)
         finally:
             self._take()
-            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+            _set_limit(soft, hard)
 
     def _take(self) -> None:
         """Hold a copy of the kept end of a pipe of our own: no descriptor of user code can be mistaken for it."""
@@ -71,6 +72,11 @@ class Reserve:
         if self._is_ours(self._fd):
             os.close(self._fd)
         self._fd = -1
+
+
+def _set_limit(soft: int, hard: int) -> None:
+    with contextlib.suppress(OSError, ValueError):  # macOS allows less than it names
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def _moved(fd: int) -> int:

@@ -208,6 +208,7 @@ thread = threading.Thread(target=worked.append, args=(1,)); thread.start(); thre
 print(json.dumps({
     "mode": seccomp.mode(), "unshare": code(97 if arm else 272, 0x10000000), "keyctl": code(219 if arm else 250, 0, -3, 0),
     "io_uring": code(425, 0, 0), "inet": family(2), "vsock": family(40), "unix": family(1), "thread": worked,
+    "init": code(261 if arm else 302, 1, 7, 0, 0), "own limits": code(261 if arm else 302, 0, 7, 0, 0),
     "child": subprocess.run(["echo", "ran"], stdout=subprocess.PIPE).stdout.decode(),
 }))
 """
@@ -218,7 +219,7 @@ def test_the_kernel_takes_it_and_ordinary_programs_run_under_it() -> None:
     ended = subprocess.run([sys.executable, "-c", _IN_CHILD % folder], stdout=subprocess.PIPE, timeout=30, check=True)
     assert json.loads(ended.stdout) == {
         "mode": 2, "unshare": errno.EPERM, "keyctl": errno.EPERM, "io_uring": errno.ENOSYS, "inet": errno.EPERM,
-        "vsock": errno.EPERM, "unix": 0, "thread": [1], "child": "ran\n",
+        "vsock": errno.EPERM, "unix": 0, "thread": [1], "init": errno.EPERM, "own limits": 0, "child": "ran\n",
     }
 
 
