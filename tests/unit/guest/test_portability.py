@@ -13,7 +13,8 @@ FILES = sorted(GUEST.glob("*.py"))
 NEEDS_IPYTHON = {"shell_ipython.py", "kernel_magics.py"}
 # loaded when used, and done without
 TRIED = {
-    "comms.py": {"comm"}, "completion.py": {"IPython", "jedi", "parso"}, "plots.py": {"IPython", "bokeh"},
+    "comms.py": {"comm"}, "completion.py": {"IPython", "jedi", "parso"}, "packages.py": {"IPython"},
+    "plots.py": {"IPython", "bokeh"},
 }
 
 
