@@ -13,6 +13,7 @@ from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest
 from agently_kernel.contract.errors import ApprovalDenied, ConfigurationError, WorkspaceError
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.resource import ExecutionResourcePolicy
+from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import CollectionLimits
 from agently_kernel.inputs_gate import InputGate, how_to_grant
 from agently_kernel.policy import PolicyApproval
@@ -172,12 +173,19 @@ def test_no_name_of_code_leads_out_of_the_folder(gate: InputGate, path: str) -> 
         assert ".." not in found.parts
 
 
+def failed(text: str) -> CodeExecutionResult:
+    """A SYNTHETIC result of a cell that failed with *text*."""
+    return CodeExecutionResult(
+        status=ExecutionStatus.ERROR, bundle_id="b", bundle_digest="d", error={"ename": "E", "evalue": text}
+    )
+
+
 def test_hints_name_the_command(gate: InputGate) -> None:
     (gate.folder / "my data.bin").write_text("x")
-    assert gate.hint("failed: No such file or directory: 'my data.bin'").endswith("%agently grant 'my data.bin'")
-    assert gate.hint("unable to open data.csv (lib)").endswith("%agently grant data.csv")
-    assert gate.hint("KeyError: 'data.csv'") == ""
-    assert gate.hint("No such file or directory: 'other'") == ""
+    assert "%agently grant 'my data.bin'" in gate.hint(failed("failed: No such file or directory: 'my data.bin'"))
+    assert "%agently grant data.csv" in gate.hint(failed("unable to open data.csv (lib)"))
+    assert gate.hint(failed("KeyError: 'data.csv'")) == ""
+    assert gate.hint(failed("No such file or directory: 'other'")) == ""
     assert how_to_grant("a b") == "%agently grant 'a b'"
 
 
