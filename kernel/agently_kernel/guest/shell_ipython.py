@@ -234,6 +234,8 @@ class IPythonEngine(Engine):
         _look_for_what_is_displayed(services)
         plots.install()
         say_what_lasts()
+        # A Stop can break in between the making of this coroutine of ours and its start, wherever it is remembered.
+        warnings.filterwarnings("ignore", r"coroutine '[\w.]*\.run_cell_async' was never awaited", RuntimeWarning)
         warnings.filterwarnings("ignore", message="To exit: use 'exit'")  # exiting ends the cell here, whichever way
         self.comms = CommRoom(services)
         shell.kernel.comm_manager = self.comms.manager
