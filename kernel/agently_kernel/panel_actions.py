@@ -9,37 +9,20 @@ from typing import Any, Protocol, TypeVar
 from agently_kernel.contract.approval import Gate
 from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.workspace import CollectedOutput
-from agently_kernel.outputs import OutputFilter
-from agently_kernel.policy import PolicyApproval
 from agently_kernel.saving import save
-from agently_kernel.screen import Screen
-from agently_kernel.session_sandbox import SessionSandbox
-from agently_kernel.settings import KernelSettings
-from agently_kernel.taking_back import take_back
-from agently_kernel.wishes import Wish, WishResult, grant_wish
+from agently_kernel.taking_back import GrantsHome, take_back
+from agently_kernel.wishes import Wish, WishHome, WishResult, grant_wish
 
 T = TypeVar("T")
 
 
-class PanelHome(Protocol):
+class PanelHome(GrantsHome, WishHome, Protocol):
     """What is used of a kernel, or of a session in another one. ``running`` is None while no cell runs."""
-
-    session_id: str
 
     @property
     def running(self) -> object: ...
     @property
     def faults(self) -> tuple[str, ...]: ...
-    @property
-    def settings(self) -> KernelSettings: ...
-    @property
-    def approval(self) -> PolicyApproval: ...
-    @property
-    def sandbox(self) -> SessionSandbox: ...
-    @property
-    def filter(self) -> OutputFilter: ...
-    @property
-    def screen(self) -> Screen: ...
 
     async def on_main(self, work: Coroutine[Any, Any, T], seconds: float = 10.0) -> T:
         """Run *work* on the loop that all of this belongs to. Raises asyncio.TimeoutError."""

@@ -149,9 +149,8 @@ class Spares:
 
     async def _fill(self, spare: Handle) -> None:
         self._next = None
-        if self._closed:
+        if self._closed or spare.provider is None:
             return
-        assert spare.provider is not None
         book = self._opener.book
         book.handles[spare.handle_id] = self._spare = spare
         self._emit("execution_resource.ensuring", spare)

@@ -278,7 +278,8 @@ class WidgetFilter:
         self, model: _Model, state: Mapping[str, Any], event: CommOutput, *root: str
     ) -> tuple[dict[str, Any], list[list[Any]], list[bytes]]:
         """Return the state that may be shown, with the buffers below *root* that may go with it."""
-        assert model.key is not None
+        if model.key is None:  # not known what it is, so nothing of it is shown
+            return {}, [], []
         name = model.key[1]
         root = root if len(root) > 1 else ()
         paths, buffers = self._media(model, state, event, root)
@@ -350,7 +351,8 @@ class WidgetFilter:
         self, model: _Model, state: Mapping[str, Any], event: CommOutput, root: tuple[str, ...]
     ) -> tuple[list[list[Any]], list[bytes]]:
         """Return the binary traits that may be shown. A medium given as an address must be a bitmap in a data URL."""
-        assert model.key is not None
+        if model.key is None:
+            return [], []
         name = model.key[1]
         paths, buffers = _buffers_below(event, root)
         wanted = state.get("format")
