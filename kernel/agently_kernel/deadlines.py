@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from agently_kernel.contract.errors import ExecutionResourceError
+from agently_kernel.uninterrupted import uninterrupted
 
 T = TypeVar("T")
 
@@ -127,25 +128,6 @@ async def bounded(
     if not task.done():
         await uninterrupted(give_up())
         raise Overdue(deadline.seconds if isinstance(deadline, Deadline) else deadline or 0.0, stopped=task.done())
-    return task.result()
-
-
-async def uninterrupted(work: Awaitable[T]) -> T:
-    """Await *work* to its end even when the caller is cancelled; the cancellation is raised afterwards.
-
-    The work must be bounded by deadlines of its own, because nothing else stops it.
-    """
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait((task,))
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        if not task.cancelled():
-            task.exception()
-        raise asyncio.CancelledError
     return task.result()
 
 

@@ -31,7 +31,7 @@ from agently_kernel.contract.workspace import (
     TaskWorkspaceAccessGrant,
     TaskWorkspaceAccessRequirement,
 )
-from agently_kernel.deadlines import Overdue, bounded, uninterrupted
+from agently_kernel.deadlines import Overdue, bounded
 from agently_kernel.execution_run import ExecutionRun
 from agently_kernel.handles import Handle
 from agently_kernel.manager import ExecutionResourceManager
@@ -40,6 +40,7 @@ from agently_kernel.policy import PolicyApproval
 from agently_kernel.policy_text import MAX_FACT
 from agently_kernel.providers.network import grant_hosts
 from agently_kernel.serving import serving_problem
+from agently_kernel.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from agently_kernel.workspace.task_workspace import TaskWorkspace

@@ -22,13 +22,14 @@ from agently_kernel.contract.resource import (
     HandleStatus,
     Scope,
 )
-from agently_kernel.deadlines import Overdue, SyncBridge, bounded, uninterrupted
+from agently_kernel.deadlines import Overdue, SyncBridge, bounded
 from agently_kernel.handles import Declared, Handle, HandleBook, Key, ReleaseReport
 from agently_kernel.hooks import EventHub
 from agently_kernel.opening import ManagerDeadlines, Opener, ProbeEntries
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.registry import ProviderRegistry
 from agently_kernel.spares import Spares
+from agently_kernel.uninterrupted import uninterrupted
 
 T = TypeVar("T")
 

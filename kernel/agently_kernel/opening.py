@@ -18,12 +18,13 @@ from agently_kernel.contract.resource import (
     HandleStatus,
     ProviderSelection,
 )
-from agently_kernel.deadlines import Deadline, Overdue, Strays, bounded, uninterrupted
+from agently_kernel.deadlines import Deadline, Overdue, Strays, bounded
 from agently_kernel.handles import Handle, HandleBook
 from agently_kernel.hooks import EventHub
 from agently_kernel.redaction import describe_error
 from agently_kernel.registry import ProviderRegistry
 from agently_kernel.selection import Attempt, Problem, SelectionChain, reprobe_problem
+from agently_kernel.uninterrupted import uninterrupted
 
 log = logging.getLogger("agently_kernel.manager")
 

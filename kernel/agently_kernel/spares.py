@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any
 from agently_kernel.contract.events import EventType
 from agently_kernel.contract.protocols import CodeExecutionResource
 from agently_kernel.contract.resource import ExecutionResourceRequirement, HandleStatus, Scope
-from agently_kernel.deadlines import uninterrupted
 from agently_kernel.handles import Handle, Key
 from agently_kernel.selection import Attempt, Problem
+from agently_kernel.uninterrupted import uninterrupted
 
 if TYPE_CHECKING:
     from agently_kernel.opening import Opener

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxError, SandboxLaunchError
+from agently_kernel.uninterrupted import uninterrupted
 
 T = TypeVar("T")
 SDK = "docker>=7.1"
@@ -130,22 +131,12 @@ def _asked_once(base: Any) -> Any:
 
 
 async def _in_thread(function: Callable[[], T], what: str, product: str) -> T:
-    work = asyncio.ensure_future(asyncio.to_thread(function))
-    cancelled = False
-    while not work.done():
-        try:
-            await asyncio.wait({work})
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        work.exception()
-        raise asyncio.CancelledError
-    error = work.exception()
-    if error is None:
-        return work.result()
-    if isinstance(error, SandboxError):
-        raise error
-    raise _explain(error, what, product) from error
+    try:
+        return await uninterrupted(asyncio.to_thread(function))
+    except SandboxError:
+        raise
+    except Exception as error:
+        raise _explain(error, what, product) from error
 
 
 def _explain(error: BaseException, what: str, product: str) -> EngineCallError:

@@ -14,6 +14,7 @@ from typing import TypeVar
 
 from agently_kernel.contract.base import Frozen
 from agently_kernel.contract.errors import SandboxLaunchError
+from agently_kernel.uninterrupted import uninterrupted
 
 ASK_SECONDS = 5.0
 ASK_BYTES = 64 * 1024
@@ -52,17 +53,7 @@ def ask_program(
 async def in_thread(ask: Callable[[], AnswerT]) -> AnswerT:
     """Return what *ask*, which asks a program, returns; off the event loop. A cancellation waits for the end of it, so
     that no process is left then."""
-    task = asyncio.ensure_future(asyncio.to_thread(ask))
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        task.exception()  # seen, and of no interest to anybody
-        raise asyncio.CancelledError
-    return task.result()
+    return await uninterrupted(asyncio.to_thread(ask))
 
 
 def _listen(process: subprocess.Popen[bytes], argv: Sequence[str], seconds: float, most: int) -> ProgramAnswer:

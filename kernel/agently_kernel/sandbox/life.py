@@ -25,8 +25,9 @@ from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.router import OutputRouter
 from agently_kernel.sandbox.session import GuestSession, SessionEnd
 from agently_kernel.sandbox.source import GuestOutputSource, KnownListing
-from agently_kernel.sandbox.stopping import Stops, TaskKeeper, complete_despite_cancel
+from agently_kernel.sandbox.stopping import Stops, TaskKeeper
 from agently_kernel.sandbox.wear import Wear
+from agently_kernel.uninterrupted import uninterrupted
 
 log = logging.getLogger(__name__)
 
@@ -279,7 +280,7 @@ class ResourceLife:
         async def closed() -> None:
             await asyncio.shield(closing)
 
-        await complete_despite_cancel(closed())
+        await uninterrupted(closed())
 
     async def _close(self, grace: float) -> None:
         session = self._live

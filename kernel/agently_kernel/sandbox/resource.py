@@ -29,8 +29,9 @@ from agently_kernel.sandbox.questions import CommKind, Questions, RequestOp, com
 from agently_kernel.sandbox.resident import Resident
 from agently_kernel.sandbox.session import GuestSession
 from agently_kernel.sandbox.steps import PlanRun
-from agently_kernel.sandbox.stopping import KILL_DEADLINE, Stops, complete_despite_cancel
+from agently_kernel.sandbox.stopping import KILL_DEADLINE, Stops
 from agently_kernel.sandbox.wear import WORN
+from agently_kernel.uninterrupted import uninterrupted
 
 log = logging.getLogger(__name__)
 
@@ -108,7 +109,7 @@ class SandboxResource(ResourceLife):
                 on_booting=on_booting, on_up=up,
             )
         except BaseException:
-            await complete_despite_cancel(resource._end())
+            await uninterrupted(resource._end())
             raise
         return resource
 
@@ -184,7 +185,7 @@ class SandboxResource(ResourceLife):
         except SandboxError as error:  # the interpreter did not start, or the message is too large to send
             failure = str(error)
         except asyncio.CancelledError:
-            await complete_despite_cancel(self._stops.begin_and_wait(run))
+            await uninterrupted(self._stops.begin_and_wait(run))
             raise
         finally:
             if timer is not None:
@@ -220,7 +221,7 @@ class SandboxResource(ResourceLife):
             status = ExecutionStatus.DIED
             message = plan.death.message if plan.death else "The sandbox ended."
         except asyncio.CancelledError:
-            await complete_despite_cancel(self._stops.begin_and_wait(plan))
+            await uninterrupted(self._stops.begin_and_wait(plan))
             raise
         finally:
             if timer is not None:

@@ -27,22 +27,6 @@ BACKLOG_DEADLINE = 5.0
 """Seconds until what a cell had shown before its Stop must have been taken; the grace time counts from there."""
 
 
-async def complete_despite_cancel(work: Coroutine[Any, Any, None]) -> None:
-    """Run *work* to its end even when cancelled; the cancellation follows after. *work* needs deadlines of its own."""
-    task = asyncio.ensure_future(work)
-    cancelled = False
-    while not task.done():
-        try:
-            await asyncio.wait({task})
-        except asyncio.CancelledError:
-            cancelled = True
-    if cancelled:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            log.warning("cleaning up after a cancellation failed: %s", error)
-        raise asyncio.CancelledError
-    task.result()
-
-
 class TaskKeeper:
     """Owns the small tasks of one resource; :meth:`end` cancels and awaits them all."""
 

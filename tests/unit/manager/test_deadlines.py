@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from agently_kernel.deadlines import Deadline, Overdue, SyncBridge, bounded, uninterrupted
+from agently_kernel.deadlines import Deadline, Overdue, SyncBridge, bounded
+from agently_kernel.uninterrupted import uninterrupted
 
 
 def test_the_bridge_raises_what_the_work_raises_and_can_be_closed_twice():
