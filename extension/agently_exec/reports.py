@@ -106,10 +106,11 @@ def collected_files(home: Home) -> tuple[list[CollectedOutput], Path]:
 
 async def _outputs(home: Home, folder: str, cell: str) -> Report:
     found, where = collected_files(home)
+    base = home.sandbox.grants.inputs.folder
     if not folder:
         rows = tuple((item.path, amount(item.size)) for item in found)
         own = Table(counted(len(found), "collected file"), ("file", "size"), rows, f"kept in {where}")
-        earlier = await asyncio.to_thread(earlier_files, home.sandbox.workspace.store, home.sandbox.inputs.folder)
+        earlier = await asyncio.to_thread(earlier_files, home.sandbox.workspace.store, base)
         older = tuple((when(at), counted(count, "file"), str(files)) for at, count, files in earlier)
         before = Table("Kept from earlier sessions in this folder", ("begun", "", "in"), older)
         return Report((own, before) if older else (own,))
@@ -118,7 +119,7 @@ async def _outputs(home: Home, folder: str, cell: str) -> Report:
         raise ConfigurationError("%agently outputs --save: give a folder below the notebook's folder, such as results.")
     if not found:
         return Report((outputs_table((), title="Nothing was collected yet, so nothing was saved"),))
-    target = home.sandbox.inputs.folder / place
+    target = base / place
     saved = await save(home, target, [(item.path, Path(item.stored_path)) for item in found], cell=cell)
     rows = tuple(
         (clean(path.relative_to(target).as_posix()), amount(item.size)) for item, path in zip(found, saved, strict=True)
@@ -127,7 +128,7 @@ async def _outputs(home: Home, folder: str, cell: str) -> Report:
 
 
 async def _grant(home: Home, options: LineOptions, cell: str) -> Report:
-    granted = await home.sandbox.inputs.grant(options.argument, name=options.name, mode=options.mode, cell=cell)
+    granted = await home.sandbox.grants.inputs.grant(options.argument, name=options.name, mode=options.mode, cell=cell)
     there = home.sandbox.will_show(granted)
     how = "a private copy" if granted.mode == "snapshot" else "a live read-only mount"
     rows = [("name inside", granted.name), ("from", granted.host_path), ("how", how)]
@@ -144,15 +145,16 @@ async def _grant(home: Home, options: LineOptions, cell: str) -> Report:
 
 async def _allow_network(home: Home, hosts: tuple[str, ...], cell: str) -> Report:
     await home.sandbox.ready()
-    more = tuple(host for host in hosts if host not in home.sandbox.network_hosts)
+    more = tuple(host for host in hosts if host not in home.sandbox.grants.reachable)
     if more:
         await ask_network(home, more, cell)
-    facts = await home.sandbox.allow_network(hosts)
+    await home.sandbox.grants.allow_network(hosts)
+    facts = home.sandbox.facts
     if facts is None:
         note = "The next sandbox of this session is opened with them."
     else:
         note = f"Observed: {MARKS[facts.network == 'filtered']} {facts.network_shown}. Nothing else can be reached."
-    rows = tuple((host,) for host in home.sandbox.network_hosts)
+    rows = tuple((host,) for host in home.sandbox.grants.reachable)
     return Report((Table("The session's sandbox may reach", ("host",), rows, note),))
 
 

@@ -41,7 +41,7 @@ async def prepare(
 
     Raises ConfigurationError, WorkspaceError, ApprovalDenied; nothing has been run then.
     """
-    gate = home.sandbox.inputs
+    gate = home.sandbox.grants.inputs
     requirement = None if options.session else await _requirement(home, options, cell)
     files: list[CodeExecutionFile] = []
     for name, path in options.files:
@@ -51,7 +51,7 @@ async def prepare(
         stdin = await gate.read_bytes(options.stdin, why="The program reads it as standard input.", cell=cell)
     for path in options.inputs:
         await gate.grant(path, cell=cell)
-    access = home.sandbox.access(fresh=requirement is not None)
+    access = home.sandbox.grants.access(fresh=requirement is not None)
     request = _request(options, body, tuple(files), stdin, allow_stdin, count)
     return Wanted(request, requirement, access, options.timeout)
 
@@ -107,7 +107,7 @@ async def _requirement(home: Home, options: ExecOptions, cell: str) -> Execution
             await ask("limits", f"{amount(options.memory)} of memory instead of {amount(most)}")
         changes["limits"] = configured.limits.model_copy(update={"memory_bytes": options.memory})
     if options.network is not None:
-        allowed = home.sandbox.network_hosts
+        allowed = home.sandbox.grants.reachable
         more = tuple(host for host in options.network if host not in allowed)
         if more and configured.network_mode != "enabled":
             await ask_network(home, more, cell)
@@ -150,6 +150,6 @@ def show_outputs(home: Home, cell: str, wanted: Wanted, result: CodeExecutionRes
     for line in collected_lines(result.outputs):
         home.screen.note(cell, line)
     refused = refused_line(result.refused_outputs, fresh=wanted.requirement is not None)
-    for line in (refused, home.sandbox.inputs.hint(result, cell=cell), program_hint(wanted.request, result)):
+    for line in (refused, home.sandbox.grants.inputs.hint(result, cell=cell), program_hint(wanted.request, result)):
         if line:
             home.screen.note(cell, line)

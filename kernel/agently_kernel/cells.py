@@ -162,7 +162,7 @@ class CellRunner:
         reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
         if result.selection is not None and result.selection.unsafe:  # for programs; people read the line
             reply["agently"] = {"unsafe": True, "provider": result.selection.provider_id}
-        for hint in (network_hint(result), kernel.sandbox.inputs.hint(result, cell=cell)):
+        for hint in (network_hint(result), kernel.sandbox.grants.inputs.hint(result, cell=cell)):
             if hint:
                 kernel.screen.note(cell, hint)
         payloads = result.reply.get("payload")

@@ -7,35 +7,31 @@ and the live resource that Stop, completion and comms are sent to. Everything ru
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
 from agently_kernel.contract.bundle import CodeExecutionRequest
-from agently_kernel.contract.errors import AgentlyKernelError, ApprovalDenied, ConfigurationError
+from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.contract.events import EventHook, ExecutionResourceEvent
 from agently_kernel.contract.isolation import SafetyClass, SandboxFacts
-from agently_kernel.contract.network import HostPattern, normalise_hosts
-from agently_kernel.contract.outputs import NoticeOutput, OutputSink
+from agently_kernel.contract.outputs import OutputSink
 from agently_kernel.contract.protocols import OutputSource
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderSelection
 from agently_kernel.contract.result import CodeExecutionResult
 from agently_kernel.contract.workspace import CollectedOutput, GrantedInput, TaskWorkspaceAccessRequirement
 from agently_kernel.execution import CodeExecution
 from agently_kernel.handles import Handle
-from agently_kernel.inputs_gate import InputGate, not_given, not_mounted, not_written
 from agently_kernel.kept_source import KeptSource
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.probe_memory import ProbeMemory
-from agently_kernel.providers.network import grant_hosts, relayed_hosts, withdraw_hosts
 from agently_kernel.reaper import Reaper, watch
 from agently_kernel.sandbox.resource import SandboxResource
+from agently_kernel.session_grants import SessionGrants, resource_of
 from agently_kernel.settings import KernelSettings
 from agently_kernel.workspace.task_workspace import TaskWorkspace
 
@@ -72,11 +68,10 @@ class SessionSandbox:
             approval=approval, session_id=session_id, spare_seconds=SPARE_SECONDS if settings.warm_spare else 0.0,
             probe_memory=ProbeMemory(),
         )
-        self._approval = approval
-        self._inputs: InputGate | None = None
-        self._mounted: tuple[GrantedInput, ...] = ()
-        self._hosts: tuple[str, ...] = ()
-        self._own_handles: list[Handle] = []
+        self.grants = SessionGrants(
+            approval, self.manager, self.policy, session_id, workspace=lambda: self.workspace,
+            handle=lambda: self._handle, changed=lambda: self.on_grants(),
+        )
         self.on_grants: Callable[[], None] = lambda: None
         """Called after every change of what the session's sandbox may use: hosts, inputs, and the facts about them."""
         self.events: deque[ExecutionResourceEvent] = deque(maxlen=KEPT_EVENTS)
@@ -100,7 +95,8 @@ class SessionSandbox:
             on_event(event)
         self._early_events.clear()
         self.manager.add_hook(on_event)
-        self._sink, self._on_handle = sink, on_handle
+        self._sink = self.grants.sink = sink
+        self._on_handle = on_handle
         handle, self._handle = self._handle, None
         if handle is not None:
             self._took(handle)
@@ -123,43 +119,17 @@ class SessionSandbox:
         if self.policy.approval_mode != "always" and self._warm is None and self._handle is None:
             self._warm = asyncio.get_running_loop().create_task(self._open_early(), name="agently-early-start")
 
-    @property
-    def inputs(self) -> InputGate:
-        """The gate that every file of the host passes on its way in. Raises WorkspaceError."""
-        if self._inputs is None:
-            space = self.workspace
-            folder = space.notebook_dir or Path.cwd()
-            self._inputs = InputGate(
-                self._approval, space, self.policy, self.session_id, folder, changed=lambda: self.on_grants()
-            )
-        return self._inputs
-
-    def access(self, *, fresh: bool = False) -> TaskWorkspaceAccessRequirement:
-        """Return what the session's sandbox sees of the host: copies at once, mounts since it was opened.
-
-        A *fresh* one sees everything that was given.
-        """
-        if fresh:
-            given = self.workspace.inputs
-            live = any(item.mode != "snapshot" for item in given)
-            return TaskWorkspaceAccessRequirement(mode="read_only" if live else "snapshot", inputs=given)
-        copies = tuple(item for item in self.workspace.inputs if item.mode == "snapshot")
-        return TaskWorkspaceAccessRequirement(
-            mode="read_only" if self._mounted else "snapshot", inputs=(*copies, *self._mounted)
-        )
-
     def will_show(self, granted: GrantedInput) -> bool:
         """Return whether the next cell finds a new input; a mount needs a fresh sandbox when one is open."""
         if granted.mode != "snapshot" and self._handle is None and self._warm is None:
-            self._mount_all()
-        return granted.mode == "snapshot" or granted in self._mounted
-
-    def _mount_all(self) -> None:
-        self._mounted = tuple(item for item in self.workspace.inputs if item.mode != "snapshot")
+            self.grants.mount_all()
+        return self.grants.shown(granted)
 
     async def _open_early(self) -> None:
         try:
-            grant = self.workspace.issue_grant(execution_id=f"{self.session_id}-early", requirement=self.access())
+            grant = self.workspace.issue_grant(
+                execution_id=f"{self.session_id}-early", requirement=self.grants.access()
+            )
             try:
                 # the same wish as a cell's, so that the cell finds this very sandbox
                 wanted = self.requirement().model_copy(
@@ -209,8 +179,7 @@ class SessionSandbox:
         """
         if policy != self.policy:
             self.policy = policy
-            if self._inputs is not None:
-                self._inputs.policy = policy
+            self.grants.follow(policy)
             if not self._used and (self._warm is not None or self._handle is not None):
                 if self._warm is not None:
                     self._warm.cancel()
@@ -229,85 +198,19 @@ class SessionSandbox:
         resource = self.resource
         if resource is not None:
             resource.background_sink = self._sink
-            resource.need_handler = self._need
             resource.interrupt_grace = self.settings.interrupt_grace
-        with contextlib.suppress(ConfigurationError):  # another provider than the one that they were granted to
-            self._open_hosts(handle)
+        self.grants.serve(handle)
         self._on_handle(handle)
-
-    @property
-    def network_hosts(self) -> tuple[str, ...]:
-        """The hosts that this session's sandbox may reach: configured, or granted since."""
-        return normalise_hosts((*self.policy.network_hosts, *self._hosts))
-
-    async def allow_network(self, hosts: Sequence[str]) -> SandboxFacts | None:
-        """Let the session's sandbox reach *hosts* too, this one and those that follow; variables live on.
-
-        Returns the facts as observed then, None when no sandbox is open. Raises ConfigurationError where the provider
-        cannot do that, SandboxError when the relay does not start; nothing is granted then.
-        """
-        before = self._hosts
-        self._hosts = normalise_hosts((*before, *hosts))
-        handle = self._handle
-        try:
-            if handle is not None and self.resource is not None:
-                self._open_hosts(handle)
-                await self.resource.open_network()
-        except AgentlyKernelError:
-            self._hosts = before
-            raise
-        finally:
-            self.on_grants()
-        return self.facts
-
-    @property
-    def granted_hosts(self) -> tuple[str, ...]:
-        """The hosts that were granted since, besides those of the configuration."""
-        return self._hosts
-
-    def take_back_network(self, hosts: Collection[str]) -> tuple[str, ...]:
-        """Take *hosts* from every sandbox of the session at once; connections to them end, all else goes on.
-
-        Returns those of *hosts* that can still be reached, by the configuration or another grant.
-        """
-        self._hosts = tuple(host for host in self._hosts if host not in hosts)
-        configured = relayed_hosts(self.policy) or ()
-        for handle in (self._handle, *self._own_handles):
-            if handle is not None:
-                withdraw_hosts(handle.resource, set(hosts) - set(configured))
-        self.on_grants()
-        left = tuple(HostPattern.parse(host) for host in (*configured, *self._hosts))
-        return tuple(host for host in hosts if any(other.covers(HostPattern.parse(host)) for other in left))
-
-    async def take_back_input(self, name: str) -> bool:
-        """Take an input from the session; return whether it is gone from the sandbox that is open, too.
-
-        A private copy is removed at once. A mount, and a copy in a sandbox that shares no folder with this machine,
-        stay there until that sandbox ends; no other gets them. Raises WorkspaceError.
-        """
-        item = next((item for item in self.workspace.inputs if item.name == name), None)
-        if item is None:
-            return True
-        resource = self.resource
-        stays = item in self._mounted if item.mode != "snapshot" else resource is not None and resource.takes_copies
-        await self.inputs.take_back(name)
-        self.on_grants()
-        return not (stays and self._handle is not None)
 
     @property
     def given(self) -> tuple[GrantedInput, ...]:
         """The inputs that are given now."""
         return self._workspace.inputs if self._workspace is not None else ()
 
-    def _open_hosts(self, handle: Handle) -> None:
-        if self._hosts:
-            grant_hosts(handle.resource, self._hosts, handle.network_modes, self.manager, handle.requirement)
-
     @property
     def resource(self) -> SandboxResource | None:
         """The live resource, or None while there is none."""
-        resource = self._handle.resource if self._handle is not None else None
-        return resource if isinstance(resource, SandboxResource) else None
+        return resource_of(self._handle)
 
     @property
     def facts(self) -> SandboxFacts | None:
@@ -331,24 +234,6 @@ class SessionSandbox:
             await asyncio.wait((self._warm,))
         return self.resource
 
-    async def _need(self, cell: str, path: str, writes: bool, sink: OutputSink | None = None) -> str | None:
-        """Give a file that a running cell misses, when a person allows it; say in the cell how it could be given."""
-        said = ""
-        mount = self.inputs.mount_of(path) if self.inputs.lies_beside(path) else None
-        if writes or mount is not None:
-            if self.inputs.may_say(path, cell=cell):
-                said = not_written(path) if mount is None else not_mounted(mount.name)
-        else:
-            try:
-                granted = await self.inputs.needed(path, cell=cell)
-                return granted.name if granted is not None else None
-            except ApprovalDenied as denied:
-                said = not_given(path, str(denied.details.get("reason") or ""))
-        sink = sink or self._sink
-        if said and sink is not None:
-            sink(NoticeOutput(cell, said))
-        return None
-
     async def show(self, granted: GrantedInput) -> str:
         """Show a new private copy in the open sandbox at once; return what hides it there (untrusted), "" if nothing.
 
@@ -358,12 +243,6 @@ class SessionSandbox:
         if granted.mode != "snapshot" or resource is None or not resource.healthy:
             return ""
         return await resource.show_input(granted.name)
-
-    def _let_ask(self, handle: Handle, sink: OutputSink) -> None:
-        """Let a program in a sandbox of its own ask for files, as cells do, and know what it may reach."""
-        self._own_handles.append(handle)
-        if isinstance(handle.resource, SandboxResource):
-            handle.resource.need_handler = partial(self._need, sink=sink)
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -396,13 +275,13 @@ class SessionSandbox:
         try:
             return await self.execution.async_run(
                 request, requirement=requirement or self.requirement(), workspace=self.workspace,
-                access=access or self.access(), sink=sink, cell=cell, execution_id=execution_id,
+                access=access or self.grants.access(), sink=sink, cell=cell, execution_id=execution_id,
                 input_handler=input_handler, timeout=timeout,
-                on_handle=self._took if session else lambda handle: self._let_ask(handle, sink),
+                on_handle=self._took if session else lambda handle: self.grants.serve_own(handle, sink),
             )
         finally:
             if not session:
-                self._own_handles.clear()  # cells run one after another
+                self.grants.programs_ended()  # cells run one after another
 
     async def interrupt(self) -> bool:
         """Interrupt what runs in the sandbox; True when a cell was running there."""
@@ -452,7 +331,7 @@ class SessionSandbox:
             self._handle = None
             self._used = False
             await self.manager.async_release_scope("session", self.session_id)
-            self._mount_all()
+            self.grants.mount_all()
             await self._collect(kept)
 
     # -- the end -------------------------------------------------------------------------------------------------------

@@ -41,7 +41,7 @@ def remembered(home: GrantsHome) -> tuple[InForce, ...]:
 def in_force(home: GrantsHome) -> tuple[InForce, ...]:
     """Return what holds until it is taken back, however it was answered: hosts and kinds of output. Inputs have their
     own list."""
-    hosts: list[InForce] = [("network", host) for host in home.sandbox.granted_hosts]
+    hosts: list[InForce] = [("network", host) for host in home.sandbox.grants.hosts]
     return (*hosts, *(("active_output", kind) for kind in sorted(home.filter.granted)))
 
 
@@ -68,7 +68,7 @@ def _network(home: GrantsHome, hosts: tuple[str, ...]) -> str:
     for gate, subject in remembered(home):
         if gate == "network" and set(subject.split(", ")) & set(hosts):
             home.approval.forget(home.session_id, gate, subject)
-    left = home.sandbox.take_back_network(hosts)
+    left = home.sandbox.grants.take_back_network(hosts)
     gone = [host for host in hosts if host not in left]
     said = [f"{', '.join(gone)} can no longer be reached; open connections were ended."] if gone else []
     configured = {str(HostPattern.parse(host)) for host in home.sandbox.policy.network_hosts}
@@ -86,7 +86,7 @@ async def _input(home: GrantsHome, path: str) -> str:
     still = f" It is still in {', '.join(around)}, which was given too: take that back as well." if around else ""
     if not mine:
         return f"{path} will be asked for again.{still}"
-    left = [item.name for item in mine if not await home.sandbox.take_back_input(item.name)]
+    left = [item.name for item in mine if not await home.sandbox.grants.take_back_input(item.name)]
     names = ", ".join(item.name for item in mine)
     if left:
         return (
