@@ -1,13 +1,15 @@
 """Questions of the policy gates on their way to a person, and the answers on their way back.
 
 A question is shown where somebody can see it: in a panel that is attached right now, else in the front end's input box
-while a cell runs that may ask, else nowhere, which is said at once. An answer must carry the request's nonce and the
-digest of what was shown. Questions are asked on the kernel's main loop; answers may come from any thread.
+while a cell runs that may ask, else nowhere, which is said at once. When the last panel goes while a question is open,
+the question moves to the input box, or is over. An answer must carry the request's nonce and the digest of what was
+shown. Questions are asked on the kernel's main loop; answers may come from any thread.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import secrets
 import threading
@@ -106,8 +108,7 @@ class ApprovalBroker:
 
     async def handle(self, request: ApprovalRequest) -> ApprovalOutcome:
         """The approval handler of a kernel: return how *request* ended. The caller keeps the deadline by cancelling."""
-        ask = self.input_box()
-        if not self.panel_attached() and ask is None:
+        if not self.panel_attached() and self.input_box() is None:
             return ApprovalOutcome.NO_CHANNEL
         item = _Pending(request, asyncio.get_running_loop())
         with self._guard:
@@ -115,9 +116,11 @@ class ApprovalBroker:
         box: asyncio.Task[None] | None = None
         try:
             self._tell("opened", request, None, "")
-            if not self.panel_attached() and ask is not None:
-                box = asyncio.create_task(self._ask_in_box(item, ask))
-            await item.answered.wait()
+            while not item.answered.is_set():
+                if item.given is None and not self.panel_attached() and (box is None or box.done()):
+                    box = self._without_panel(item)
+                with contextlib.suppress(asyncio.TimeoutError):
+                    await asyncio.wait_for(item.answered.wait(), LOOK_SECONDS)
         finally:
             if box is not None:
                 box.cancel()
@@ -131,6 +134,16 @@ class ApprovalBroker:
                     del self._accounts[next(iter(self._accounts))]
             self._tell("closed", request, outcome, by)
         return outcome
+
+    def _without_panel(self, item: _Pending) -> asyncio.Task[None] | None:
+        """Ask in the input box what no panel shows, or shows no more; without a box the question is over."""
+        ask = self.input_box()
+        if ask is not None:
+            return asyncio.create_task(self._ask_in_box(item, ask))
+        with self._guard:
+            item.remark = PANEL_GONE
+            item.give(ApprovalOutcome.NO_CHANNEL, "panel closed")
+        return None
 
     async def _ask_in_box(self, item: _Pending, ask: Ask) -> None:
         """Ask by the input box: a word and a code that was never shown before, so that no guest can prepare a yes.
@@ -191,9 +204,12 @@ def in_one_line(request: ApprovalRequest) -> str:
     return " ".join(part for part in parts if part)
 
 
+LOOK_SECONDS = 1.0
+"""How often it is looked whether a panel still shows an open question: one that vanishes says nothing."""
 MOST_ACCOUNTS = 64
 PLAIN_NO = frozenset({"", "n", "no", "deny", "nein", "non", "否", "不"})
 """Answers that are a no as it was meant; what else is typed and denies may have been meant as a yes."""
 NOT_A_YES = "a yes must be the words and the code that the question shows, such as 'allow 1234'"
+PANEL_GONE = "the panel that showed it was closed, and the cell may not use the input box"
 PROMPT_MARK = "Agently approval ·"
 """How a question of the kernel's own begins in an input box; a guest's prompt that resembles it is marked."""

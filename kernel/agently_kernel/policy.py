@@ -168,11 +168,12 @@ class PolicyApproval:
         except Exception as error:
             reason = f"the approval handler {name!r} raised {type(error).__name__}"
             log.warning("the approval handler %r raised %s; the request was denied", name, type(error).__name__)
+        by, remark = self._account(request.request_id) if name == CHANNEL_HANDLER else ("", "")
+        reason = reason or remark
         if outcome is ApprovalOutcome.NO_CHANNEL and not reason:
             reason = "there is nobody who could be asked"
-        by, remark = self._account(request.request_id) if name == CHANNEL_HANDLER else ("", "")
         decision = ApprovalDecision(
-            request_id=request.request_id, outcome=outcome, by=by or name, reason=reason or remark,
+            request_id=request.request_id, outcome=outcome, by=by or name, reason=reason,
             decided_at=time.time(),
         )
         if outcome is ApprovalOutcome.APPROVED_SESSION:

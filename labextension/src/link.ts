@@ -35,6 +35,10 @@ export type Ask<T = AnyRequest> = T extends AnyRequest
 export type IWish = Pick<WishRequest, 'isolation' | 'approval_timeout_seconds'>;
 
 const LEASE_SECONDS = 30;
+/** Browsers wake a hidden page as rarely as once a minute; until its turn it still shows what it is told. */
+const HIDDEN_LEASE_SECONDS = 120;
+/** What a page that goes leaves for the one that may be loaded in its place. */
+const RELOAD_SECONDS = 20;
 const IDLE_POLL = 10_000;
 const BUSY_POLL = 2_000;
 const SHORT_TIMEOUT = 4_000;
@@ -65,6 +69,7 @@ export class KernelLink implements IDisposable {
   private _announced = false;
   private _wish: IWish = {};
   private _wished = '';
+  private _leaving = false;
   private _disposed = false;
   private _changed = new Signal<this, void>(this);
 
@@ -74,6 +79,9 @@ export class KernelLink implements IDisposable {
     context.statusChanged.connect(this._onStatus, this);
     context.connectionStatusChanged.connect(this._onConnection, this);
     context.iopubMessage.connect(this._onIOPub, this);
+    window.addEventListener('pagehide', this._onPage);
+    window.addEventListener('pageshow', this._onPage);
+    document.addEventListener('visibilitychange', this._onPage);
     void context.ready.then(() => this._onKernelChanged());
     this._onKernelChanged();
   }
@@ -170,12 +178,32 @@ export class KernelLink implements IDisposable {
       return;
     }
     this._disposed = true;
+    window.removeEventListener('pagehide', this._onPage);
+    window.removeEventListener('pageshow', this._onPage);
+    document.removeEventListener('visibilitychange', this._onPage);
     window.clearTimeout(this._timer);
     if (this._state === 'linked') {
       this.request({ action: 'detach' }, 1_000).catch(() => undefined);
     }
     this._turn++;
     Signal.clearData(this);
+  }
+
+  /** The page goes, comes back, or is looked at or not: the lease is as long as what it shows can be seen. */
+  private readonly _onPage = (event: Event): void => {
+    if (event.type !== 'visibilitychange') {
+      this._leaving = event.type === 'pagehide';
+    }
+    if (this._state === 'linked') {
+      void this._renew();
+    }
+  };
+
+  private get _leaseSeconds(): number {
+    if (this._leaving) {
+      return RELOAD_SECONDS;
+    }
+    return document.hidden ? HIDDEN_LEASE_SECONDS : LEASE_SECONDS;
   }
 
   private _onKernelChanged(): void {
@@ -315,7 +343,7 @@ export class KernelLink implements IDisposable {
     try {
       reply = await this.request({
         action: 'attach',
-        lease_seconds: LEASE_SECONDS
+        lease_seconds: this._leaseSeconds
       });
     } catch {
       if (turn === this._turn) {
@@ -374,7 +402,7 @@ export class KernelLink implements IDisposable {
     try {
       const reply = await this.request({
         action: 'renew',
-        lease_seconds: LEASE_SECONDS,
+        lease_seconds: this._leaseSeconds,
         seq: this._snapshot?.seq ?? 0
       });
       if (turn !== this._turn || this._disposed) {

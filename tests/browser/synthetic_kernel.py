@@ -122,7 +122,7 @@ class SyntheticKernel(Kernel):
         install(self, self.service.handle)
         self.broker.listen(self._question)
         self.approval = PolicyApproval()
-        self.approval.set_channel(self.broker.handle)
+        self.approval.set_channel(self.broker.handle, self.broker.account)
         self.approval.add_listener(self.state.approval_ended)
         self.state.set_sandbox(facts(), SELECTION)
         self.n = 0

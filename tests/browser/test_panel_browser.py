@@ -6,6 +6,7 @@ Facts here are invented by the synthetic kernel; the panel, its service and the 
 from __future__ import annotations
 
 import re
+import statistics
 from pathlib import Path
 
 from playwright.sync_api import expect
@@ -184,6 +185,19 @@ def test_reload_during_the_wait(desk):
     desk.shot("after-reload")
 
 
+def test_a_page_that_goes_for_good_leaves_no_question_to_its_timeout(desk):
+    name = desk.lab.notebook("gone.ipynb", [ASK], "synthetic")
+    desk.open(name)
+    desk.run_cell(0)
+    expect(desk.card()).to_be_visible()
+    desk.page.goto("about:blank")
+    desk.page.wait_for_timeout(24_000)  # of the question's 120 s; a page that is loaded again has 20 s
+    desk.open(name)
+    expect(desk.card()).to_have_count(0)
+    run = desk.panel.locator("[data-section=runs] li").first
+    expect(run).to_contain_text("the panel that showed it was closed")
+
+
 def test_hidden_panel_shows_the_question_above_the_cells(desk):
     desk.open(desk.lab.notebook("hidden.ipynb", [ASK], "synthetic"), panel=False)
     desk.hide_panel()
@@ -262,17 +276,23 @@ def test_a_burst_of_events_leaves_the_page_quick(desk):
     assert desk.page.evaluate("window.worst") < 1000
 
 
-def test_an_event_is_shown_within_200_ms(desk):
-    desk.open(desk.lab.notebook("speed.ipynb", [ASK], "synthetic"))
+def test_a_question_is_shown_within_200_ms(desk):
+    rounds = 7
+    desk.open(desk.lab.notebook("speed.ipynb", [ASK] * rounds, "synthetic"))
     expect(desk.chip()).to_have_text("Ready")
     desk.page.evaluate(
-        """() => { new MutationObserver(() => { if (!window.shown && document.querySelector('.agently-Card'))
-            window.shown = Date.now(); }).observe(document.body, {childList: true, subtree: true}); }"""
+        """() => { window.shown = {}; new MutationObserver(() => {
+            for (const card of document.querySelectorAll('.agently-Card'))
+                window.shown[card.dataset.request] ??= Date.now() - 1000 * card.dataset.created;
+        }).observe(document.body, {childList: true, subtree: true, attributes: true}); }"""
     )
-    desk.run_cell(0)
-    expect(desk.card()).to_be_visible()
-    stated = desk.card().get_attribute("data-created")
-    assert desk.page.evaluate("window.shown") - float(stated) * 1000 < 400  # 200 ms on a quiet machine, twice that here
+    for index in range(rounds):
+        desk.run_cell(index)
+        desk.card().get_by_role("button", name="Deny").click()
+        expect(desk.card()).to_have_count(0)
+    shown = list(desk.page.evaluate("window.shown").values())
+    assert len(shown) == rounds
+    assert statistics.median(shown) < 200, f"milliseconds from question to card: {shown}"
 
 
 def test_what_does_not_hold_is_said_in_words(desk):

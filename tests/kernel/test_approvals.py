@@ -8,6 +8,7 @@ import time
 
 import pytest
 
+from agently_kernel import approvals
 from agently_kernel.approvals import PROMPT_MARK, ApprovalBroker, in_one_line
 from agently_kernel.contract.approval import ApprovalOutcome, ApprovalRequest, Gate
 from agently_kernel.contract.errors import ApprovalDenied
@@ -221,9 +222,11 @@ class LateBox:
         self.attached = False
         self.typed: asyncio.Future[str] = asyncio.get_running_loop().create_future()
         self.withdrawn = False
+        self.prompts: list[str] = []
         self.broker = ApprovalBroker(panel_attached=lambda: self.attached, input_box=lambda: self.box)
 
     async def box(self, prompt: str, password: bool) -> str:
+        self.prompts.append(prompt)
         code = prompt.split("'allow ")[1][:4]
         try:
             return (await self.typed).replace("CODE", code)
@@ -269,6 +272,53 @@ async def test_a_box_that_fails_leaves_the_question_to_a_panel_that_came_late() 
     await asyncio.sleep(0.05)
     assert late.broker.answer(request.request_id, request.nonce, request.digest(), ApprovalOutcome.DENIED)
     assert await waiting is ApprovalOutcome.DENIED
+
+
+async def test_a_question_whose_panel_vanishes_moves_to_the_input_box(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals, "LOOK_SECONDS", 0.02)
+    late, request = LateBox(), question()
+    late.attached = True
+    waiting = await late.ask(request)
+    await asyncio.sleep(0.1)
+    assert late.prompts == [], "the input box asks only where no panel shows the question"
+    late.attached = False
+    await asyncio.sleep(0.3)
+    assert len(late.prompts) == 1
+    assert late.broker.pending() == (request,), "a page that is loaded again finds it"
+    late.typed.set_result("allow CODE")
+    assert await asyncio.wait_for(waiting, 5) is ApprovalOutcome.APPROVED_ONCE
+
+
+async def test_a_panel_that_comes_back_shows_the_question_and_answers_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals, "LOOK_SECONDS", 0.02)
+    late, request = LateBox(), question()
+    for attached in (True, False, True):
+        late.attached = attached
+        if attached and not late.broker.pending():
+            waiting = await late.ask(request)
+        await asyncio.sleep(0.1)
+        assert late.broker.pending() == (request,)
+    assert late.broker.answer(request.request_id, request.nonce, request.digest(), ApprovalOutcome.DENIED)
+    assert await asyncio.wait_for(waiting, 5) is ApprovalOutcome.DENIED
+    await asyncio.sleep(0)
+    assert late.withdrawn
+
+
+async def test_a_question_whose_panel_vanishes_is_over_where_no_box_may_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(approvals, "LOOK_SECONDS", 0.02)
+    attached = True
+    broker, approval = ApprovalBroker(panel_attached=lambda: attached), PolicyApproval()
+    approval.set_channel(broker.handle, broker.account)
+    policy = ExecutionResourcePolicy(approval_timeout_seconds=60)
+    asking = asyncio.create_task(approval.gate("network", "data.example.org", policy=policy))
+    while not broker.pending():
+        await asyncio.sleep(0.01)
+    attached = False
+    with pytest.raises(ApprovalDenied) as caught:
+        await asyncio.wait_for(asking, 5)
+    assert caught.value.details["outcome"] == "no_channel"
+    assert "could not be asked because the panel that showed it was closed, and the cell may not" in str(caught.value)
+    assert "nothing was run for it" in str(caught.value)
 
 
 async def test_a_shorter_wait_is_kept_and_a_longer_one_is_not() -> None:

@@ -331,6 +331,20 @@ def test_a_panel_answers_while_the_cell_waits(start: Start) -> None:
     assert session.wait(run).status == "ok"
 
 
+def test_a_question_whose_panel_vanished_comes_to_the_input_box(start: Start) -> None:
+    session = start()
+    attach = {"version": 1, "client_id": "test-client", "action": "attach", "lease_seconds": 2}
+    assert session.ask("agently_panel_request", attach, channel="control")["status"] == "ok"
+    run = session.send("%agently allow javascript", allow_stdin=True)
+    session.settle(1.0, lambda: bool(run.prompts))
+    assert run.prompts == []
+    session.settle(20, lambda: bool(run.prompts))
+    found = re.search(r"'allow (\d{4})'", run.prompts[0][0])
+    assert found is not None
+    session.client.input(f"allow {found.group(1)}")
+    assert session.wait(run).status == "ok"
+
+
 def test_collected_outputs_are_saved_where_the_configuration_says(start: Start, tmp_path: Path) -> None:
     session = start(settings={"save_outputs": "saved"})
     session.run("import os; os.makedirs('output/deep'); open('output/deep/a.txt', 'w').write('here')")

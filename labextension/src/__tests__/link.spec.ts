@@ -97,6 +97,30 @@ describe('KernelLink', () => {
     expect(link.approvals.length).toBe(0);
   });
 
+  it('holds its lease as long as what it shows may be seen', async () => {
+    start();
+    context.sent[0].reply(answer({ snapshot: snapshot() }));
+    await settle();
+    const hidden = vi.spyOn(document, 'hidden', 'get');
+    const lease = () => context.sent[context.sent.length - 1].content.lease_seconds;
+    expect(lease()).toBe(30);
+    hidden.mockReturnValue(true);
+    document.dispatchEvent(new Event('visibilitychange'));
+    expect(lease()).toBe(120);
+    window.dispatchEvent(new Event('pagehide'));
+    expect(lease()).toBe(20);
+    document.dispatchEvent(new Event('visibilitychange'));
+    expect(lease()).toBe(20);
+    hidden.mockReturnValue(false);
+    window.dispatchEvent(new Event('pageshow'));
+    expect(lease()).toBe(30);
+    const sent = context.sent.length;
+    link.dispose();
+    window.dispatchEvent(new Event('pagehide'));
+    expect(context.sent.slice(sent).map(each => each.content.action)).toEqual(['detach']);
+    hidden.mockRestore();
+  });
+
   it('keeps an event that overtakes the snapshot', async () => {
     start();
     context.tell(event({ seq: 5, approvals: [question()] }));
