@@ -110,7 +110,8 @@ class PanelService:
     """Serves every panel of one kernel session. Close it at shutdown.
 
     A panel that is slow, gone or hostile costs a bounded lease table and nothing else: events are built from what
-    changed since the last one, at most one in ``MIN_EVENT_GAP`` seconds, and none without a live lease.
+    changed since the last one, at most one in ``MIN_EVENT_GAP`` seconds (a question does not wait for that), and none
+    without a live lease.
     """
 
     def __init__(
@@ -125,6 +126,7 @@ class PanelService:
         self._seq = 0
         self._wake = threading.Condition()
         self._dirty = False
+        self._urgent = False
         self._closed = False
         self._thread: threading.Thread | None = None
         state.on_change = self._note_change
@@ -320,8 +322,10 @@ class PanelService:
     def _note_change(self) -> None:
         if not self._leases:
             return
+        urgent = self._state.urgent  # read first: the record's lock is never taken inside of this one
         with self._wake:
             self._dirty = True
+            self._urgent = self._urgent or urgent
             self._wake.notify_all()
 
     def _tell(self) -> None:
@@ -337,14 +341,15 @@ class PanelService:
                     self._leases.clear()
                     self._thread = None
                     return
-                self._dirty = False
+                self._dirty = self._urgent = False
             try:
                 changes = self._state.take_changes()
                 if changes:
                     self._publish(EVENT_TYPE, self._event(changes).model_dump(mode="json"))
             except Exception:
                 _log.exception("a panel event could not be published; panels read the next snapshot instead")
-            time.sleep(MIN_EVENT_GAP)
+            with self._wake:
+                self._wake.wait_for(lambda: self._urgent or self._closed, MIN_EVENT_GAP)
 
     # ------------------------------------------------------------------------------------------------------- replies
 

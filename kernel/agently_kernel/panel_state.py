@@ -307,6 +307,12 @@ class PanelState:
         """Hold this to read several parts, and the changes, as of one moment."""
         return self._lock
 
+    @property
+    def urgent(self) -> bool:
+        """True while a question opened or closed that no panel was told of: somebody waits for that."""
+        with self._lock:
+            return "approvals" in self._changes.sections
+
     def take_changes(self) -> Changes:
         """Return what changed since the last call, and start afresh."""
         with self._lock:

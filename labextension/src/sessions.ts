@@ -35,7 +35,8 @@ export class SandboxSessions implements ISandboxSessions {
   private _opened = new Signal<ISandboxSessions, Entry>(this);
   private _panelVisible = false;
   private _options = DEFAULT_OPTIONS;
-  private _scheduled = false;
+  private _resting = false;
+  private _missed = false;
 
   constructor(tracker: INotebookTracker) {
     this._tracker = tracker;
@@ -120,15 +121,20 @@ export class SandboxSessions implements ISandboxSessions {
     this._emit();
   }
 
-  /** Tell listeners once a frame at most, so that a burst of events costs one repaint. */
+  /** Tell listeners at once, then once a frame at most, so that a burst of events costs one repaint a frame. */
   private _emit(): void {
-    if (this._scheduled) {
+    if (this._resting) {
+      this._missed = true;
       return;
     }
-    this._scheduled = true;
+    this._resting = true;
+    this._missed = false;
     window.setTimeout(() => {
-      this._scheduled = false;
-      this._changed.emit();
+      this._resting = false;
+      if (this._missed) {
+        this._emit();
+      }
     }, 16);
+    queueMicrotask(() => this._changed.emit());
   }
 }

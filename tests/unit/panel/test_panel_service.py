@@ -113,6 +113,21 @@ async def test_a_burst_becomes_few_bounded_events(bench: Bench) -> None:
     assert len((await bench.ask("snapshot"))["snapshot"]["timeline"]) == MAX_TIMELINE
 
 
+async def test_a_question_does_not_wait_for_the_pace_of_events(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(panel_module, "MIN_EVENT_GAP", 60.0)
+    await bench.ask("attach")
+    bench.state.set_session(status="busy")
+    bench.wait(lambda: len(bench.events) == 1)
+    bench.state.set_session(status="ready")
+    time.sleep(0.1)
+    assert len(bench.events) == 1, "everything else keeps the pace"
+    bench.state.approval_asked(question())
+    bench.wait(lambda: bool(bench.events[-1]["approvals"]), 1.0)
+    assert bench.events[-1]["session"]["status"] == "ready"
+    bench.state.approval_closed("r1")
+    bench.wait(lambda: bench.events[-1]["approvals"] == [], 1.0)
+
+
 async def test_a_reader_that_raises_costs_nothing_more() -> None:
     def broken(kind: str, content: dict[str, Any]) -> None:
         raise OSError("gone")
