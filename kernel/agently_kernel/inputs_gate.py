@@ -252,7 +252,7 @@ class InputGate:
 
     async def _ask(self, path: Path, *, asked_by_code: bool, cell: str, why: str, name: str) -> bool:
         """Pass the gate that *path* needs; return whether a person allowed a sensitive place."""
-        private = (self.workspace.runtime_path.parent, self.workspace.store.path.parent.parent)
+        private = self.workspace.private_places
         kind = await asyncio.to_thread(lambda: classify(path, private=private))
         if kind == "forbidden":
             raise WorkspaceError(f"{path} is part of the machine or of this product and is never given to a sandbox")

@@ -16,7 +16,6 @@ from types import TracebackType
 from agently_kernel.contract.bundle import CodeExecutionBundle
 from agently_kernel.contract.errors import GrantError, MaterializationError, WorkspaceError, os_reason
 from agently_kernel.contract.isolation import ResourceLimits
-from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.protocols import OutputSource
 from agently_kernel.contract.workspace import (
     SANDBOX_PATHS,
@@ -41,12 +40,11 @@ from agently_kernel.workspace.areas import (
 )
 from agently_kernel.workspace.builds import BuildCache
 from agently_kernel.workspace.collect import Collector
-from agently_kernel.workspace.inputs import InputRoot, absolute, classify, holds, is_place_of
+from agently_kernel.workspace.given_inputs import GivenInputs
 from agently_kernel.workspace.sources import DEFAULT_SOURCE_BYTES, SourceRoot
 from agently_kernel.workspace.store import WorkspaceStore
 
 DEFAULT_REQUIREMENT = TaskWorkspaceAccessRequirement()
-_MODES: tuple[AccessMode, ...] = ("snapshot", "read_only", "read_write")
 
 
 class TaskWorkspace:
@@ -79,14 +77,13 @@ class TaskWorkspace:
         self.store = store
         self._disk_path = disk_path
         self._sources = SourceRoot(self.source_path, source_bytes)
-        self._input_root = InputRoot(self.input_path)
+        self.private_places = (runtime_path.parent, store.path.parent.parent)
+        """Folders of this product on the host, which are never given to a sandbox."""
+        self._given = GivenInputs(self.input_path, private=self.private_places, require_open=self._require_open)
         self._collector = Collector(store, collection)
         self.builds = BuildCache(runtime_path / "builds", shown=self.source_path)
         self._grants: dict[str, tuple[TaskWorkspaceAccessGrant, str | None]] = {}
-        self._inputs: dict[str, GrantedInput] = {}
-        self._replaced: list[GrantedInput] = []  # mounts that sandboxes which were opened with them still have
         self._lock = threading.RLock()
-        self._input_lock = threading.Lock()  # its own: a long copy must not hold up a cell
         self._collecting = threading.Lock()
         self._executor: ThreadPoolExecutor | None = None
         self._locks = locks
@@ -181,14 +178,7 @@ class TaskWorkspace:
         """
         with self._lock:
             self._require_open()
-            for item in requirement.inputs:
-                if self._inputs.get(item.name) != item and item not in self._replaced:
-                    raise GrantError(f"the input {item.name!r} was not granted in this workspace; grant it first")
-                if _MODES.index(item.mode) > _MODES.index(requirement.mode):
-                    raise GrantError(
-                        f"the input {item.name!r} is granted as {item.mode}, but this execution asks for access mode "
-                        f"{requirement.mode} only"
-                    )
+            self._given.check(requirement)
             grant = TaskWorkspaceAccessGrant(
                 grant_id="grant-" + secrets.token_hex(12),
                 task_workspace_id=self.workspace_id,
@@ -260,9 +250,8 @@ class TaskWorkspace:
 
     @property
     def inputs(self) -> tuple[GrantedInput, ...]:
-        """Everything that was granted to this workspace so far, by name."""
-        with self._lock:
-            return tuple(self._inputs[name] for name in sorted(self._inputs))
+        """Everything that is given to this workspace now, by name."""
+        return self._given.all
 
     def snapshot_input(self, host_path: Path | str, name: str, *, allow_sensitive: bool = False) -> GrantedInput:
         """Copy a host file or folder into the input area under *name*; what is there under that name is replaced.
@@ -271,21 +260,7 @@ class TaskWorkspace:
         ``allow_sensitive``: a person was asked with words that say so. Raises WorkspaceError (see ``inputs.classify``
         and ``InputRoot.snapshot``) and ValueError for a bad name. Blocks while copying.
         """
-        path = absolute(host_path)
-        with self._input_lock:
-            self._require_open()
-            name = self._input_name(name, path)
-            self._check_class(path, allow_sensitive)
-            around = self._around(path, name)
-            if around is not None and around.mode != "snapshot":
-                return around
-            digest, size = self._input_root.snapshot(path, name, allow_secrets=allow_sensitive)
-            if around is not None:
-                digest, size = self._input_root.measure(around.name)
-                return self._add_input(around.model_copy(update={"sha256": digest, "size": size}))
-            return self._add_input(
-                GrantedInput(name=name, host_path=str(path), mode="snapshot", sha256=digest, size=size)
-            )
+        return self._given.snapshot(host_path, name, allow_sensitive=allow_sensitive)
 
     def live_input(
         self, host_path: Path | str, name: str, *, mode: AccessMode = "read_only", allow_sensitive: bool = False
@@ -294,30 +269,11 @@ class TaskWorkspace:
 
         Of a folder that was given before that folder is returned: mounted as it is, or its copy with the file renewed.
         """
-        path = absolute(host_path)
-        if mode == "snapshot" or self._around(path, name) is not None:
-            return self.snapshot_input(path, name, allow_sensitive=allow_sensitive)
-        with self._input_lock:
-            self._require_open()
-            name = self._input_name(name, path)
-            self._check_class(path, allow_sensitive)
-            real = path.resolve()
-            if not real.is_file() and not real.is_dir():
-                raise WorkspaceError(f"{path} is no regular file or folder, so it cannot be given to a sandbox")
-            return self._add_input(GrantedInput(name=name, host_path=str(real), mode=mode))
+        return self._given.live(host_path, name, mode=mode, allow_sensitive=allow_sensitive)
 
     def covering(self, host_path: Path | str, name: str) -> GrantedInput | None:
         """Return the live input that shows *host_path* under *name* already, itself or a folder around it, or None."""
-        path, given = absolute(host_path), self._inputs.get(name)
-        if given is not None and given.mode != "snapshot" and is_place_of(given, name, path):
-            return given
-        around = self._around(path, name)
-        return around if around is not None and around.mode != "snapshot" else None
-
-    def _around(self, path: Path, name: str) -> GrantedInput | None:
-        """Return the folder that was given and that *path* lies in, under the name that it has there; None if none."""
-        found = [item for item in self._inputs.values() if name.startswith(item.name + "/")]
-        return next((item for item in found if is_place_of(item, name, path)), None)
+        return self._given.covering(host_path, name)
 
     def withdraw_input(self, name: str) -> None:
         """Take back what was granted under *name*: a copy is removed, a mount goes with the sandbox that has it.
@@ -325,56 +281,7 @@ class TaskWorkspace:
         Executions that begin from now on do not get it. Nothing happens when nothing was granted under that name.
         Raises WorkspaceError when the copy cannot be removed.
         """
-        with self._input_lock:
-            with self._lock:
-                granted = self._inputs.get(name)
-            if granted is None:
-                return
-            self._input_root.remove(name)  # also of a mount: it may have been given as a copy before
-            with self._lock:
-                del self._inputs[name]
-                if granted.mode != "snapshot":
-                    self._replaced.append(granted)
-
-    def _add_input(self, granted: GrantedInput) -> GrantedInput:
-        """Enter *granted* in the book; single files of a folder that is given now are not kept beside it."""
-        with self._lock:
-            for name in [name for name in self._inputs if f"{name}/".startswith(granted.name + "/")]:
-                replaced = self._inputs.pop(name)
-                if replaced.mode != "snapshot" and replaced != granted:
-                    self._replaced.append(replaced)
-            self._inputs[granted.name] = granted
-        return granted
-
-    def _input_name(self, name: str, path: Path) -> str:
-        """Return the name to be used. Raises ValueError where what was given before stands in its way."""
-        name = normalise_relative_path(name, what="input name")
-        for other in self._inputs.values():
-            if other.name == name:
-                continue
-            if other.name.casefold() == name.casefold():
-                raise ValueError(
-                    f"the input name differs only in case from {other.name!r}, given before; give it another (--name)"
-                )
-            shorter, longer = sorted((name, other.name), key=len)
-            if longer.casefold().startswith(shorter.casefold() + "/") and not (
-                is_place_of(other, name, path) if other.name == shorter else holds(other, name, path)
-            ):
-                raise ValueError(
-                    f"the input name and {other.name!r}, under which {other.host_path} was given before, cannot lie "
-                    "one in the other; give it another (--name)"
-                )
-        return name
-
-    def _check_class(self, path: Path, allow_sensitive: bool) -> None:
-        kind = classify(path, private=(self.runtime_path.parent, self.store.path.parent.parent))
-        if kind == "forbidden":
-            raise WorkspaceError(f"{path} is part of the machine or of this product and is never given to a sandbox")
-        if kind == "sensitive" and not allow_sensitive:
-            raise WorkspaceError(
-                f"{path} is, or contains, a home folder, system settings or something that looks like a secret; "
-                "it is given to a sandbox only when you allow exactly this"
-            )
+        self._given.withdraw(name)
 
     # -- collection
 
@@ -460,7 +367,7 @@ class TaskWorkspace:
         """
         with self._lock:
             self._closed = True
-        with self._input_lock, self._lock:  # a copy that still runs ends first
+        with self._given.copying, self._lock:  # a copy that still runs ends first
             self._grants.clear()
             if self._executor is not None:
                 self._executor.shutdown(wait=True, cancel_futures=False)
