@@ -6,9 +6,7 @@ status is always 0. Pairs are taken in turn, for the machine's speed drifts.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
@@ -16,7 +14,6 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable
 from contextlib import AsyncExitStack
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +23,7 @@ sys.path[:0] = [str(Path(__file__).parents[1] / "mechanism"), str(Path(__file__)
 
 from images import PYTHON_IMAGE, Engine, dockerd  # noqa: E402
 from provider_support import surroundings  # noqa: E402
-from run import Figure, compared  # noqa: E402
+from run import Figure, asked, compared, report  # noqa: E402
 
 from agently_kernel.contract.resource import (  # noqa: E402
     ExecutionResourcePolicy,
@@ -128,27 +125,14 @@ MEASURES: dict[str, tuple[Measure, int, int]] = {
 
 
 def main() -> None:
-    """Measure, print the table, write the JSON."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--quick", action="store_true", help="few samples: shows that everything can be measured")
-    parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--only", action="append", choices=sorted(MEASURES), help="measure only this; may repeat")
-    options = parser.parse_args()
-    figures: list[Figure] = []
-    print(f"{'figure':28} {'ours':>10} {'reference':>10}      {'value':>7} {'bar':>6}")
+    """Start an engine and measure with it."""
+    options = asked(MEASURES, __doc__ or "")
+
+    def measured(measure: Measure, engine: Engine) -> Callable[[int], list[Figure]]:
+        return lambda count: asyncio.run(measure(engine, count))
+
     with dockerd() as engine:
-        for name, (measure, samples, few) in MEASURES.items():
-            if options.only and name not in options.only:
-                continue
-            for figure in asyncio.run(measure(engine, few if options.quick else samples)):
-                figures.append(figure)
-                print(
-                    f"{figure.name:28} {figure.ours:10.3f} {figure.reference:10.3f} {figure.unit:4} "
-                    f"{figure.value:7.2f} {figure.bar:6.2f}  {'met' if figure.met else 'MISSED'}",
-                    flush=True,
-                )
-    if options.json:
-        options.json.write_text(json.dumps([asdict(figure) for figure in figures], indent=1))
+        report({name: (measured(row[0], engine), *row[1:]) for name, row in MEASURES.items()}, options)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from run import STOCK, Figure, Kernel, Measures, compared, report
+from run import STOCK, Figure, Kernel, Measures, asked, compared, report
 
 from agently_kernel.contract.bundle import CodeExecutionRequest
 from agently_kernel.contract.resource import ExecutionResourceRequirement
@@ -173,4 +173,4 @@ MEASURES: Measures = {
 }
 
 if __name__ == "__main__":
-    report(MEASURES, __doc__ or "")
+    report(MEASURES, asked(MEASURES, __doc__ or ""))

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -287,13 +287,17 @@ MEASURES: Measures = {
 }
 
 
-def report(measures: Measures, description: str) -> None:
-    """Measure, print the table, write the JSON. *measures*: by name the function, its samples, and those of --quick."""
+def asked(names: Iterable[str], description: str) -> argparse.Namespace:
+    """Return what the command line asks for of the measures *names*: ``quick``, ``json``, ``only``."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="few samples: shows that everything can be measured")
     parser.add_argument("--json", type=Path, help="write the figures to this file")
-    parser.add_argument("--only", action="append", choices=sorted(measures), help="measure only this; may repeat")
-    options = parser.parse_args()
+    parser.add_argument("--only", action="append", choices=sorted(names), help="measure only this; may repeat")
+    return parser.parse_args()
+
+
+def report(measures: Measures, options: argparse.Namespace) -> None:
+    """Measure, print the table, write the JSON. *measures*: by name the function, its samples, and those of --quick."""
     figures: list[Figure] = []
     print(f"{'figure':28} {'ours':>10} {'reference':>10}      {'value':>7} {'bar':>6}")
     for name, (measure, samples, few) in measures.items():
@@ -312,4 +316,4 @@ def report(measures: Measures, description: str) -> None:
 
 
 if __name__ == "__main__":
-    report(MEASURES, __doc__ or "")
+    report(MEASURES, asked(MEASURES, __doc__ or ""))

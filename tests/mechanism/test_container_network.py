@@ -17,8 +17,17 @@ from provider_support import surroundings
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "network"))
 
+from relay_checks import (
+    ELSEWHERE,
+    GET,
+    HERE,
+    HOSTILE,
+    PROXIED,
+    only_the_granted_is_reached,
+    run,
+    there_is_no_relay,
+)
 from synthetic_origin import origin
-from test_network_relay import GET, HERE, HOSTILE, PROXIED, run
 
 from agently_kernel.contract.bundle import CodeExecutionFile, CodeExecutionRequest
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ProviderCandidate
@@ -44,37 +53,17 @@ async def executing(engine: Engine, provider: str, *hosts: str, **config: Any) -
 @KINDS
 @pytest.mark.parametrize("sources", ["bind", "protocol"])
 async def test_a_granted_host_is_reached_and_nothing_else(engine: Engine, provider: str, sources: str) -> None:
-    async with origin(HERE) as granted, origin("127.0.0.4") as other:
-        place = f"{HERE}:{granted.port}"
-        async with executing(engine, provider, place, sources=sources) as execution:
-            result = await run(execution, GET.format(place))
-            assert (result.status, result.stdout.text) == (ExecutionStatus.SUCCESS, "pong\n"), result
-            assert result.facts is not None
-            assert (result.facts.network, result.facts.network_shown) == ("filtered", f"hosts: {place}")
-            assert result.facts.isolation.network_blocked is True
-            checks = {e.check: e.value for e in result.facts.isolation.evidence if e.subject == "network"}
-            assert checks["a granted name answers through the relay"] is True
-            assert checks["the relay refuses a name that was not granted"] is True
-            assert checks["a connection past the relay fails"] is True
-
-            refused = await run(execution, GET.format(f"127.0.0.4:{other.port}"))
-            assert refused.status is ExecutionStatus.ERROR
-            assert "is not granted to this sandbox" in refused.stderr.text
-
-            past = "import socket\nfor a in [('127.0.0.3', {}), ('127.0.0.4', {}), ('192.0.2.1', 80)]:\n" \
-                "    try: socket.create_connection(a, 2); print('REACHED', a)\n    except OSError: print('no')"
-            assert (await run(execution, past.format(granted.port, other.port))).stdout.text == "no\nno\nno\n"
-    assert other.seen == []
+    async with (
+        origin(HERE) as granted, origin(ELSEWHERE) as other,
+        executing(engine, provider, f"{HERE}:{granted.port}", sources=sources) as execution,
+    ):
+        await only_the_granted_is_reached(execution, granted, other)
 
 
 @KINDS
 async def test_without_a_grant_there_is_no_relay(engine: Engine, provider: str) -> None:
     async with executing(engine, provider) as execution:
-        code = "import os, socket\nprint([n for n in os.environ if 'proxy' in n.lower()])\n" \
-            "try: socket.create_connection(('127.0.0.1', 3128), 1)\nexcept OSError as e: print(type(e).__name__)"
-        result = await run(execution, code)
-        assert result.stdout.text == "[]\nConnectionRefusedError\n"
-        assert result.facts is not None and (result.facts.network, result.facts.network_hosts) == ("none", ())
+        await there_is_no_relay(execution)
 
 
 def synthetic_wheel() -> bytes:

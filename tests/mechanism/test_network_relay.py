@@ -6,28 +6,32 @@ import asyncio
 import contextlib
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit" / "network"))
 
+from relay_checks import (
+    ELSEWHERE,
+    GET,
+    HERE,
+    HOSTILE,
+    PROXIED,
+    only_the_granted_is_reached,
+    run,
+    there_is_no_relay,
+)
 from synthetic_origin import Origin, origin
 
 from agently_kernel.contract.bundle import CodeExecutionFile, CodeExecutionRequest
 from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.resource import ExecutionResourcePolicy
-from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
+from agently_kernel.contract.result import ExecutionStatus
 from agently_kernel.execution import CodeExecution
 from agently_kernel.providers.bubblewrap import BubblewrapExecutionResourceProvider
 from agently_kernel.providers.bubblewrap_args import BubblewrapLayout
-
-HERE = "127.0.0.3"
-"""An address of this machine that is granted explicitly, as everything of a machine's own has to be."""
-# What is local goes past proxies by default; these tests mean a local server by a proxy.
-PROXIED = "import os\nos.environ['NO_PROXY'] = os.environ['no_proxy'] = ''\n"
-GET = PROXIED + "import urllib.request\nprint(urllib.request.urlopen('http://{}/').read().decode())"
 
 
 @contextlib.asynccontextmanager
@@ -37,34 +41,13 @@ async def executing(*hosts: str, provider: str = "bubblewrap") -> AsyncIterator[
         yield execution
 
 
-async def run(execution: CodeExecution, code: str, language: str = "python") -> CodeExecutionResult:
-    return await execution.async_run(CodeExecutionRequest(language=language, source_code=code), timeout=60)
-
-
 @pytest.mark.parametrize("provider", ["bubblewrap", "runsc"])
 async def test_a_granted_host_is_reached_and_nothing_else(provider: str) -> None:
-    async with origin(HERE) as granted, origin("127.0.0.4") as other:  # noqa: SIM117 - the second needs the first
-        async with executing(f"{HERE}:{granted.port}", provider=provider) as execution:
-            result = await run(execution, GET.format(f"{HERE}:{granted.port}"))
-            assert (result.status, result.stdout.text) == (ExecutionStatus.SUCCESS, "pong\n"), result
-            assert result.facts is not None
-            assert result.facts.network == "filtered"
-            assert result.facts.network_shown == f"hosts: {HERE}:{granted.port}"
-            assert result.facts.isolation.network_blocked is True
-            checks = {e.check: e.value for e in result.facts.isolation.evidence if e.subject == "network"}
-            assert checks["a granted name answers through the relay"] is True
-            assert checks["the relay refuses a name that was not granted"] is True
-            assert checks["a connection past the relay fails"] is True
-
-            refused = await run(execution, GET.format(f"127.0.0.4:{other.port}"))
-            assert refused.status is ExecutionStatus.ERROR
-            assert "is not granted to this sandbox" in refused.stderr.text
-
-            past = "import socket\nfor a in [('127.0.0.3', {}), ('127.0.0.4', {}), ('192.0.2.1', 80)]:\n" \
-                "    try: socket.create_connection(a, 2); print('REACHED', a)\n    except OSError: print('no')"
-            direct = await run(execution, past.format(granted.port, other.port))
-            assert direct.stdout.text == "no\nno\nno\n"
-    assert other.seen == []
+    async with (
+        origin(HERE) as granted, origin(ELSEWHERE) as other,
+        executing(f"{HERE}:{granted.port}", provider=provider) as execution,
+    ):
+        await only_the_granted_is_reached(execution, granted, other)
 
 
 OWN = """
@@ -93,11 +76,7 @@ async def test_a_granted_loopback_address_is_reached_by_programs_as_they_are() -
 
 async def test_without_a_grant_there_is_no_relay() -> None:
     async with executing() as execution:
-        code = "import os, socket\nprint([n for n in os.environ if 'proxy' in n.lower()])\n" \
-            "try: socket.create_connection(('127.0.0.1', 3128), 1)\nexcept OSError as e: print(type(e).__name__)"
-        result = await run(execution, code)
-        assert result.stdout.text == "[]\nConnectionRefusedError\n"
-        assert result.facts is not None and (result.facts.network, result.facts.network_hosts) == ("none", ())
+        await there_is_no_relay(execution)
 
 
 @pytest.fixture
@@ -258,27 +237,6 @@ async def test_a_sandbox_with_the_whole_network_is_never_taken_for_one_of_single
     assert "network" in result.message
 
 
-HOSTILE: dict[str, Callable[[int], str]] = {
-    "connections that say nothing": lambda port: (
-        "import socket, time\nheld = [socket.create_connection(('127.0.0.1', 3128)) for _ in range(150)]\ntime.sleep(1)"
-    ),
-    "bytes that are no request": lambda port: (
-        "import os, socket\nfor _ in range(50):\n    s = socket.create_connection(('127.0.0.1', 3128))\n"
-        "    s.sendall(os.urandom(20000) + b'\\r\\n\\r\\n'); s.close()"
-    ),
-    "a tunnel that is written to and never read": lambda port: (
-        f"import socket\ns = socket.create_connection(('127.0.0.1', 3128)); s.settimeout(2)\n"
-        f"s.sendall(b'CONNECT {HERE}:{port} HTTP/1.1\\r\\n\\r\\n')\n"
-        "try:\n    for _ in range(300): s.sendall(b'x' * 100000)\nexcept OSError: pass"
-    ),
-    "ends in the middle": lambda port: (
-        f"import socket, struct\nfor _ in range(100):\n    s = socket.create_connection(('127.0.0.1', 3128))\n"
-        f"    s.sendall(b'GET http://{HERE}:{port}/ HTTP/1.1\\r\\n\\r\\n')\n"
-        "    s.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack('ii', 1, 0)); s.close()"
-    ),
-}
-
-
 @pytest.mark.parametrize("attack", sorted(HOSTILE))
 async def test_whatever_a_cell_does_to_the_relay_the_session_goes_on(attack: str, tmp_path: Path) -> None:
     from bubblewrap_session import opened
@@ -291,5 +249,3 @@ async def test_whatever_a_cell_does_to_the_relay_the_session_goes_on(attack: str
         await session.run("held = s = None; import gc; gc.collect()")
         assert (await session.run("print('alive')", timeout=10)).stdout.text == "alive\n"
         assert (await session.run(GET.format(f"{HERE}:{server.port}"), timeout=40)).stdout.text == "pong\n"
-
-
