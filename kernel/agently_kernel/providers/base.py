@@ -79,9 +79,11 @@ class Mounts(Frozen):
 
     def links(self, paths: Mapping[str, str] = SANDBOX_PATHS) -> dict[str, str]:
         """Return the links (path to target) to make inside: the output folder's and those of private copies."""
-        found = {f"{paths['build']}/output": paths["output"]}
-        found.update({f"{paths['build']}/{name}": f"{paths['input']}/{name}" for name in self.copies})
-        return found
+        return {f"{paths['build']}/output": paths["output"], **self.copy_links(paths)}
+
+    def copy_links(self, paths: Mapping[str, str] = SANDBOX_PATHS) -> dict[str, str]:
+        """Return the links that show private copies below the working directory."""
+        return {f"{paths['build']}/{name}": f"{paths['input']}/{name}" for name in self.copies}
 
 
 class LaunchRequest(Frozen):
@@ -92,6 +94,19 @@ class LaunchRequest(Frozen):
     tools: Mapping[str, Sequence[str]]
     grant: TaskWorkspaceAccessGrant | None = None
     resident: bool = False
+
+
+def unavailable(provider_id: str, error: SandboxError, now: float, seconds: float) -> ExecutionResourceProbe:
+    """Return the probe of a mechanism that cannot be used: *error*, its remedy, and what the mechanism itself said.
+
+    *now* is the time of the probe (seconds since the epoch), *seconds* how long it took.
+    """
+    said = str(error.details.get("diagnostics") or "")
+    return ExecutionResourceProbe(
+        provider_id=provider_id, available=False, reason=str(error)[:2000],
+        remedy=str(error.details.get("remedy") or "")[:2000], diagnostics=(said[:2000],) if said else (),
+        probed_at=now, seconds=seconds,
+    )
 
 
 class SandboxProvider(abc.ABC, Generic[PlanT]):
@@ -151,13 +166,13 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
                 return known[1].model_copy(update={"cached": True})
             facts = await self._observe(plan, policy, tools)
         except SandboxError as error:
-            return self._unavailable(error, now, time.monotonic() - started)
+            return unavailable(self.provider_id, error, now, time.monotonic() - started)
         except OSError as error:
             problem = SandboxError(
                 f"A folder for the probe could not be prepared: {os_reason(error)}.",
                 details={"remedy": os_reason(error)},
             )
-            return self._unavailable(problem, now, time.monotonic() - started)
+            return unavailable(self.provider_id, problem, now, time.monotonic() - started)
         probe = ExecutionResourceProbe(
             provider_id=self.provider_id,
             available=True,
@@ -193,14 +208,6 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
             policy.limits.model_dump_json(), policy.network_mode,
         ]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
-
-    def _unavailable(self, error: SandboxError, now: float, seconds: float) -> ExecutionResourceProbe:
-        said = str(error.details.get("diagnostics") or "")
-        return ExecutionResourceProbe(
-            provider_id=self.provider_id, available=False, reason=str(error)[:2000],
-            remedy=str(error.details.get("remedy") or "")[:2000], diagnostics=(said[:2000],) if said else (),
-            probed_at=now, seconds=seconds,
-        )
 
     async def async_ensure(
         self,

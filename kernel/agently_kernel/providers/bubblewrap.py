@@ -29,6 +29,7 @@ from agently_kernel.contract.resource import (
     ExecutionResourceRequirement,
 )
 from agently_kernel.contract.workspace import SANDBOX_PATHS, TaskWorkspaceAccessGrant
+from agently_kernel.providers.base import Mounts, unavailable
 from agently_kernel.providers.bubblewrap_args import (
     SETPRIV,
     BubblewrapLayout,
@@ -89,24 +90,6 @@ def _read(path: str) -> str:
         return ""
 
 
-def _inputs(grant: TaskWorkspaceAccessGrant) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """Return (live inputs to mount below the working directory, links there to the snapshots). Raises GrantError."""
-    mounts, links = [], []
-    for item in grant.inputs:
-        if item.name.split("/")[0] == "output":
-            raise GrantError(f"The input {item.name!r} would hide the output folder; give it another name.")
-        if item.mode == "read_only":
-            mounts.append((item.name, item.host_path))
-        elif item.mode == "snapshot":
-            links.append((f"{SANDBOX_PATHS['build']}/{item.name}", f"{SANDBOX_PATHS['input']}/{item.name}"))
-        else:
-            raise GrantError(
-                f"The input {item.name!r} is granted for writing, but a bubblewrap sandbox writes to no folder of the "
-                "host; grant a snapshot or read_only, and take the result from output/."
-            )
-    return mounts, links
-
-
 def _remove_folders() -> None:
     for folder in stale_folders():
         remove_tree(folder)
@@ -165,7 +148,7 @@ class BubblewrapExecutionResourceProvider:
         try:
             plan = await self._plan(config)
         except SandboxLaunchError as error:
-            return self._unavailable(error, now, time.monotonic() - started)
+            return unavailable(PROVIDER_ID, error, now, time.monotonic() - started)
         tools = wanted_tools(requirement)
         key = self._probe_key(plan, policy.limits, tools)
         known = self._probes.get(key)
@@ -182,7 +165,7 @@ class BubblewrapExecutionResourceProvider:
                 await resource.aclose()
         except SandboxError as error:
             self._probes.pop(key, None)
-            return self._unavailable(self._explained(error, plan), now, time.monotonic() - started)
+            return unavailable(PROVIDER_ID, self._explained(error, plan), now, time.monotonic() - started)
         probe = ExecutionResourceProbe(
             provider_id=PROVIDER_ID,
             available=True,
@@ -252,15 +235,6 @@ class BubblewrapExecutionResourceProvider:
             limits.model_dump_json(), sorted(tools), sorted(plan.config.env),
         ]
         return hashlib.sha256(repr(parts).encode("utf-8", "surrogateescape")).hexdigest()
-
-    @staticmethod
-    def _unavailable(error: SandboxError, now: float, seconds: float) -> ExecutionResourceProbe:
-        said = str(error.details.get("diagnostics") or error.details.get("said") or "")
-        return ExecutionResourceProbe(
-            provider_id=PROVIDER_ID, available=False, reason=str(error)[:2000],
-            remedy=str(error.details.get("remedy") or "")[:2000], diagnostics=(said[:2000],) if said else (),
-            probed_at=now, seconds=seconds,
-        )
 
     @staticmethod
     def _explained(error: SandboxError, plan: _Plan) -> SandboxError:
@@ -352,13 +326,17 @@ class BubblewrapExecutionResourceProvider:
     ) -> BubblewrapLayout:
         system, links = system_layout()
         roots = {} if grant is None else {root.name: root.host_path for root in grant.roots}
-        inputs, copies = ([], []) if grant is None else _inputs(grant)
+        inputs: tuple[tuple[str, str], ...] = ()
+        copies: Mapping[str, str] = {}
+        if grant is not None:
+            mounts = Mounts.of(grant, PROVIDER_ID)
+            inputs, copies = mounts.live, mounts.copy_links()
         return BubblewrapLayout(
             mode=plan.mode, uid=uid, gid=uid, system=system, system_links=links, etc_dir=str(etc),
             hidden=hidden_files(),
             etc_folders=bound_folders(), read_only=(*plan.interpreter.roots, *plan.config.extra_read_only),
-            links=(*plan.interpreter.links, *copies), guest_dir=str(guest or "/-"), source_dir=str(source),
-            input_dir=roots.get("input"), inputs=tuple(inputs), build_dir=roots.get("build"),
+            links=(*plan.interpreter.links, *copies.items()), guest_dir=str(guest or "/-"), source_dir=str(source),
+            input_dir=roots.get("input"), inputs=inputs, build_dir=roots.get("build"),
             scratch_bytes=limits.scratch_bytes, output_bytes=limits.output_bytes,
             shm_bytes=shared_memory_bytes(limits),
         )

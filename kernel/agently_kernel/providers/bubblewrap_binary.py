@@ -160,10 +160,10 @@ def explain_failure(text: str, *, mode: Literal["user", "root"]) -> SandboxLaunc
     said = " ".join(text.split())[-400:]
     for pattern, reason, remedy in _known_failures(mode):
         if re.search(pattern, text):
-            return SandboxLaunchError(f"{reason} (bwrap said: {said})", details={"remedy": remedy, "said": said})
+            return SandboxLaunchError(f"{reason} (bwrap said: {said})", details={"remedy": remedy, "diagnostics": said})
     return SandboxLaunchError(
         f"bubblewrap could not open a sandbox: {said or 'it ended without a word.'}",
-        details={"remedy": "run `agently-kernel doctor` and see what it says of bubblewrap", "said": said},
+        details={"remedy": "run `agently-kernel doctor` and see what it says of bubblewrap", "diagnostics": said},
     )
 
 
