@@ -453,6 +453,12 @@ def privilege_kernel_settings():
 
 
 @attempt
+def privilege_watch_the_whole_machine():
+    os.close(os.open("/proc/pressure/memory", os.O_RDWR))
+    return "opened for writing"
+
+
+@attempt
 def privilege_leave_a_set_uid_file():
     open("/workspace/output/set-uid", "w").close()
     os.chmod("/workspace/output/set-uid", 0o6755)
@@ -494,6 +500,7 @@ denied("reboot", 169, 142, 0, 0, 0, None)
 denied("kexec_load", 246, 104, 0, 0, None, 0)
 denied("memfd_secret", 447, 447, 0)
 denied("pidfd_getfd", 438, 438, 0, 0, 0)
+denied("io_setup", 206, 0, 1024, ctypes.create_string_buffer(8))
 
 
 @attempt
@@ -532,6 +539,53 @@ def call_terminal_injection():
         except OSError as error:
             last = error
     raise last
+
+
+@attempt
+def call_another_line_discipline():
+    _main, terminal = os.openpty()
+    for number in (27, 13, 21, 1):  # the host would load a module for one that it has not got
+        try:
+            syscall(16, 29, terminal, 0x5423, ctypes.byref(ctypes.c_int(number)))
+            return "set to %d" % number
+        except OSError as error:
+            if error.errno != errno.EPERM:
+                return "asked for"
+    raise error_of(errno.EPERM)
+
+
+def error_of(code):
+    return OSError(code, os.strerror(code))
+
+
+def sockets(family, cases):
+    """Name the sockets that can be made, or whose refusal says that the host's kernel was asked for a module."""
+    made = []
+    for kind, protocol in cases:
+        try:
+            socket.socket(family, kind, protocol).close()
+        except OSError as error:
+            if error.errno in (errno.EPROTONOSUPPORT, errno.EPERM):
+                continue
+        made.append("%d/%d" % (kind, protocol))
+    if made:
+        return " ".join(made)
+    raise Blocked("none of %d" % len(cases))
+
+
+@attempt
+def call_sockets_of_odd_protocols():
+    return sockets(socket.AF_INET, [(kind, number) for kind in (1, 2, 5, 6) for number in (33, 132, 136, 262)])
+
+
+@attempt
+def call_sockets_of_odd_types():
+    return sockets(socket.AF_INET6, [(5, 0), (6, 0), (10, 0)])
+
+
+@attempt
+def call_netlink_of_firewalls_and_devices():
+    return sockets(16, [(3, number) for number in (4, 6, 9, 11, 12, 15, 16)])
 
 
 @attempt
@@ -708,6 +762,24 @@ def resource_one_big_file():
 def resource_many_descriptors():
     kept = [os.dup(0) for _ in range(4096)]
     return "%d" % len(kept)
+
+
+@attempt
+def resource_signals_of_the_user():
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGRTMIN])
+    information = ctypes.create_string_buffer((-1).to_bytes(12, "little", signed=True), 128)
+    information[0:12] = signal.SIGRTMIN.to_bytes(4, "little") + bytes(4) + b"\xff" * 4
+    for _ in range(10000):
+        syscall(129, 138, os.getpid(), signal.SIGRTMIN, information)
+    return "10000 are pending"
+
+
+@attempt
+def resource_queues_of_the_user():
+    limit = resource.getrlimit(resource.RLIMIT_MSGQUEUE)[1]
+    if 0 <= limit < 819200:
+        raise Blocked("%d bytes" % limit)
+    return "%d bytes" % limit
 
 
 @attempt

@@ -17,6 +17,8 @@ OPEN_OUTSIDE = [
     "process_descriptor_of_the_host", "process_host_shared_memory", "process_raise_limits", "network_loopback_tcp",
     "network_loopback_udp", "network_abstract_socket", "environment_host_name", "call_without_a_filter", "call_kcmp",
     "call_ptrace_traceme", "call_keyctl", "environment_core_dumps", "call_personality",
+    "call_io_setup", "call_another_line_discipline", "call_sockets_of_odd_protocols", "resource_signals_of_the_user",
+    "call_netlink_of_firewalls_and_devices",
 ]
 """Attempts that every process of this machine's user gets through with when nothing holds it back."""
 

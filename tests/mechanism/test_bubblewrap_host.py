@@ -143,11 +143,14 @@ def test_system_files_name_nothing_of_the_host(tmp_path: Path) -> None:
 
 def test_rlimits_for_the_first_program() -> None:
     limits = ResourceLimits(memory_bytes=2**30, processes=99, file_size_bytes=2**20, open_files=256)
-    expected = {"nofile": 256, "core": 0, "fsize": 2**20, "data": 2**30 + 99 * STACK_BYTES, "data_soft": 2**30}
+    of_the_user = {"sigpending": 4096, "msgqueue": 2**18}
+    expected = {
+        "nofile": 256, "core": 0, "fsize": 2**20, "data": 2**30 + 99 * STACK_BYTES, "data_soft": 2**30, **of_the_user,
+    }
     assert boot_rlimits(limits, processes_by_rlimit=False) == expected
     assert boot_rlimits(limits, processes_by_rlimit=True) == {**expected, "nproc": 99}
     bare = ResourceLimits(memory_bytes=None, processes=None, file_size_bytes=None)
-    assert boot_rlimits(bare, processes_by_rlimit=True) == {"nofile": 1024, "core": 0}
+    assert boot_rlimits(bare, processes_by_rlimit=True) == {"nofile": 1024, "core": 0, **of_the_user}
 
 
 @given(st.integers(64 * 2**20, 2**36), st.integers(2**20, 2**36))

@@ -6,7 +6,9 @@ filter only takes away: it is stacked on whatever the provider's mechanism alrea
 What it does: a call through another architecture's entry kills the process; numbers this table does not know answer
 ENOSYS, so that libraries take their older path; calls that reach outside a sandbox answer EPERM; some calls are looked
 into (``clone``, ``ioctl``, ``socket``, scheduling, limits: process 1, which is init, keeps its own); memory that no
-process shows is refused where nothing counts it. Arguments are compared on the low 32 bits, as the kernel reads them.
+process shows is refused where nothing counts it. Sockets and terminals are told apart by protocol too, because the
+kernel of the host loads a module for one that it has not got. Arguments are compared on the low 32 bits, as the kernel
+reads them.
 """
 
 from __future__ import annotations
@@ -23,6 +25,7 @@ ALLOW = 0x7FFF0000
 ERRNO = 0x00050000
 EPERM = ERRNO | errno.EPERM
 ENOSYS = ERRNO | errno.ENOSYS
+NO_PROTOCOL = ERRNO | errno.EPROTONOSUPPORT
 
 AUDIT_ARCH: Dict[str, int] = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 LAST_KNOWN = 469
@@ -61,6 +64,7 @@ DENIED: Dict[str, Tuple[Optional[int], Optional[int]]] = {
 # Denied with ENOSYS: libraries probe for these and fall back.
 ABSENT: Dict[str, Tuple[Optional[int], Optional[int]]] = {
     "clone3": (435, 435), "io_uring_setup": (425, 425), "io_uring_enter": (426, 426), "io_uring_register": (427, 427),
+    "io_setup": (206, 0),  # its places are one number for all of the host
     "userfaultfd": (323, 282), "memfd_secret": (447, 447), "open_tree": (428, 428), "move_mount": (429, 429),
     "fsopen": (430, 430), "fsconfig": (431, 431), "fsmount": (432, 432), "fspick": (433, 433),
     "mount_setattr": (442, 442), "statmount": (457, 457), "listmount": (458, 458), "open_tree_attr": (467, 467),
@@ -87,12 +91,18 @@ would let init fail or starve."""
 ONE_OR_GROUP: Dict[str, Tuple[int, int]] = {"setpriority": (0, 1), "ioprio_set": (1, 2)}
 """By these words a call means one process or a group; by a third one all of a user's, init among them."""
 NEW_NAMESPACES = 0x00020000 | 0x02000000 | 0x04000000 | 0x08000000 | 0x10000000 | 0x20000000 | 0x40000000
-TIOCSTI, TIOCLINUX = 0x5412, 0x541C
+TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
+SOCKET_TYPES, TYPE_MASK = (1, 2, 3), 0xF
+"""Of the Internet families: stream, datagram, raw. Any other is of a protocol that is not below."""
+PROTOCOLS = (0, 1, 6, 17, 58)
+"""Of the Internet families: the type's own, ICMP, TCP, UDP, ICMPv6."""
+NETLINK_ROUTE = 0
+"""What programs ask for addresses and interfaces; the others are of firewalls, audit, devices."""
 PERSONALITY_QUERY = 0xFFFFFFFF
 ORDINARY_SCHEDULERS = (0, 3, 5)  # OTHER, BATCH, IDLE
 
-_LOAD, _JEQ, _JGE, _JSET, _RET = 0x20, 0x15, 0x35, 0x45, 0x06
+_LOAD, _AND, _JEQ, _JGE, _JSET, _RET = 0x20, 0x54, 0x15, 0x35, 0x45, 0x06
 _PR_GET_SECCOMP, _PR_SET_SECCOMP, _PR_SET_NO_NEW_PRIVS = 21, 22, 38
 _Line = Tuple[int, int, Optional[str], Optional[str]]  # code, k, label if true, label if false (None: next line)
 
@@ -135,7 +145,7 @@ def _argument(index: int) -> int:
 def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True, hidden_memory: str = "all") -> bytes:
     """Return the filter for *arch* (``x86_64`` or ``aarch64``) as an array of ``struct sock_filter``.
 
-    ``allow_inet``: Internet and netlink sockets may be made (right where the network is a private namespace or
+    ``allow_inet``: Internet and route netlink sockets may be made (right where the network is a private namespace or
     granted). ``allow_unix``: ``socket(AF_UNIX)`` may be made; ``socketpair`` always may. ``hidden_memory``: ``all``;
     ``small``, none of HIDDEN_MEMORY and System V segments of at most a page; ``none``, not those either. Raises
     ValueError for another *arch* or word.
@@ -167,13 +177,32 @@ def build(arch: str, *, allow_inet: bool = True, allow_unix: bool = True, hidden
     asm.label("ioctl")
     asm.emit(_LOAD, _argument(1))
     asm.emit(_JEQ, TIOCSTI, "eperm")
+    asm.emit(_JEQ, TIOCSETD, "eperm")
     asm.emit(_JEQ, TIOCLINUX, "eperm", "pass")
     asm.label("socket")
     asm.emit(_LOAD, _argument(0))
-    families = ([AF_UNIX] if allow_unix else []) + ([AF_INET, AF_INET6, AF_NETLINK] if allow_inet else [])
-    for family in families:
-        asm.emit(_JEQ, family, "pass")
+    if allow_unix:
+        asm.emit(_JEQ, AF_UNIX, "pass")
+    if allow_inet:
+        asm.emit(_JEQ, AF_NETLINK, "netlink")
+        asm.emit(_JEQ, AF_INET, "inet")
+        asm.emit(_JEQ, AF_INET6, "inet")
     asm.emit(_RET, EPERM)
+    asm.label("inet")
+    asm.emit(_LOAD, _argument(1))
+    asm.emit(_AND, TYPE_MASK)
+    for kind in SOCKET_TYPES:
+        asm.emit(_JEQ, kind, "protocol")
+    asm.emit(_RET, NO_PROTOCOL)
+    asm.label("protocol")
+    asm.emit(_LOAD, _argument(2))
+    for protocol in PROTOCOLS:
+        asm.emit(_JEQ, protocol, "pass")
+    asm.emit(_RET, NO_PROTOCOL)
+    asm.label("netlink")
+    asm.emit(_LOAD, _argument(2))
+    asm.emit(_JEQ, NETLINK_ROUTE, "pass")
+    asm.emit(_RET, NO_PROTOCOL)
     asm.label("socketpair")
     asm.emit(_LOAD, _argument(0))
     asm.emit(_JEQ, AF_UNIX, "pass", "eperm")

@@ -5,8 +5,8 @@ stays the third pipe for diagnostics. The program reads the ``boot`` frame and t
 dumpable, no_new_privs, the system call filter, the inside observations; then it becomes init in the same process.
 Whatever fails is told in one sentence on standard error, and the exit code is 3.
 
-``boot.limits``: integers by name: nofile, fsize, core, nproc, data, as, cpu (rlimits: counts, bytes, seconds), nice,
-and data_soft: what an interpreter has of ``data`` at first (see ``threads``).
+``boot.limits``: integers by name: nofile, fsize, core, nproc, data, as, cpu, sigpending, msgqueue (rlimits: counts,
+bytes, seconds), nice, and data_soft: what an interpreter has of ``data`` at first (see ``threads``).
 ``boot.seccomp``: ``enabled``, ``allow_inet``, ``allow_unix``, ``hidden_memory``. ``boot.challenge``: see ``probe``.
 ``boot.interpreter``:
 ``env`` (complete), ``mode`` (auto, ipython, plain), ``cwd``, ``roots`` (paths of source, input, build, output),
@@ -33,6 +33,8 @@ PRIVATE_FD = 100
 expect."""
 
 RLIMITS = ("nofile", "fsize", "core", "nproc", "data", "as", "cpu")
+PER_USER = ("sigpending", "msgqueue")
+"""Rlimits on what the kernel counts by user. A kernel of the sandbox's own counts nobody else, and may refuse them."""
 PR_SET_DUMPABLE = 4
 
 
@@ -100,17 +102,21 @@ def set_limits(limits: Dict[str, Any]) -> Dict[str, Any]:
     for name, value in limits.items():
         if name == "data_soft":
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or (name not in RLIMITS and name != "nice"):
+        if not isinstance(value, int) or isinstance(value, bool) or name not in (*RLIMITS, *PER_USER, "nice"):
             raise BootError("limit %r is not known or its value %r is no integer" % (name, value))
         if name == "nice":
             report[name] = os.nice(value)
             continue
-        kind = getattr(resource, "RLIMIT_" + name.upper())
+        kind: Any = getattr(resource, "RLIMIT_" + name.upper(), None)
+        if kind is None and name in PER_USER:
+            continue  # this system has no such thing
         hard = resource.getrlimit(kind)[1]
         wanted = value if hard == resource.RLIM_INFINITY else min(value, hard)
         try:
             resource.setrlimit(kind, (wanted, wanted))
         except (OSError, ValueError) as error:
+            if name in PER_USER:
+                continue
             raise BootError("limit %s could not be set to %d: %s" % (name, wanted, error))
         report[name] = resource.getrlimit(kind)[1]
     return report

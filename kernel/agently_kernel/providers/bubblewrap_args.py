@@ -39,6 +39,7 @@ HIDDEN = (
     "/proc/keys", "/proc/key-users", "/proc/kcore", "/proc/timer_list", "/proc/sched_debug", "/proc/latency_stats",
 )
 """Files of /proc that no namespace narrows; the Open Container Initiative's runtimes hide most of them as well."""
+PRESSURE = "/proc/pressure"
 BWRAP_ENVIRONMENT = {"PATH": "/usr/bin:/bin"}
 """The whole environment of the bwrap process itself: a first process of the sandbox could be asked for it."""
 
@@ -148,7 +149,9 @@ def bwrap_options(layout: BubblewrapLayout) -> list[str]:
     for name in layout.etc_folders:
         tree.add("--ro-bind", f"/etc/{name}", f"/etc/{name}")
     # bwrap covers /proc/sys only where its folder is writable; settings of one's own namespaces are not told by that.
-    tree.add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--dev", "/dev")
+    # /proc/pressure takes orders of everybody: to watch the whole machine.
+    tree.add("--proc", "/proc", "--ro-bind", "/proc/sys", "/proc/sys", "--ro-bind-try", PRESSURE, PRESSURE)
+    tree.add("--dev", "/dev")
     tree.mounted("/dev", SHM)
     tree.mounted("/proc")
     for path in layout.hidden:

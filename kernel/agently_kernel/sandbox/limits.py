@@ -16,6 +16,9 @@ STACK_BYTES = 9 * _MIB
 """What a thread takes of the limit on data: its stack of 8 MiB, and a little."""
 
 MOST_THREADS = 4096
+PENDING_SIGNALS = 4096
+MESSAGE_QUEUE_BYTES = 256 * 1024
+"""A third of what the kernel lets a user have by default: queues of a few dozen messages fit."""
 
 
 def boot_rlimits(limits: ResourceLimits, *, processes_by_rlimit: bool) -> dict[str, int]:
@@ -27,8 +30,10 @@ def boot_rlimits(limits: ResourceLimits, *, processes_by_rlimit: bool) -> dict[s
     stack of every thread, so ``data``, the limit of every process, has room for those besides.
     ``nproc`` counts per user namespace when it is set inside one, but per uid of the whole host otherwise: only used
     with a user namespace or a uid of its own (*processes_by_rlimit*), and never set before one is entered.
+    ``sigpending`` (signals in queues, and timers) and ``msgqueue`` are the user's too: a sandbox must not take all that
+    is there for whoever runs it.
     """
-    found = {"nofile": limits.open_files, "core": 0}
+    found = {"nofile": limits.open_files, "core": 0, "sigpending": PENDING_SIGNALS, "msgqueue": MESSAGE_QUEUE_BYTES}
     if limits.file_size_bytes is not None:
         found["fsize"] = limits.file_size_bytes
     if limits.memory_bytes is not None:

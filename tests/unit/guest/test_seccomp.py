@@ -31,6 +31,8 @@ def judge(program: bytes, arch: int, number: int, args: tuple[int, ...] = ()) ->
         at += 1
         if code == 0x20:
             (value,) = struct.unpack_from("<I", data, k)
+        elif code == 0x54:
+            value &= k
         elif code == 0x06:
             return int(k)
         else:
@@ -103,6 +105,25 @@ def test_socket_families(arch: str, inet: bool, unix: bool) -> None:
         assert judge(program, seccomp.AUDIT_ARCH[arch], number("socketpair", arch), (family, 1, 0)) == wanted, family
 
 
+@pytest.mark.parametrize("arch", ARCHES)
+@given(
+    st.sampled_from([2, 10, 16]), st.integers(0, 15), st.sampled_from([0, 0o4000, 0o2000000, 0o2004000]),
+    st.one_of(st.integers(0, 300), st.integers(0, 2**32 - 1)),
+)
+def test_sockets_of_protocols_for_which_the_host_would_load_a_module(
+    arch: str, family: int, kind: int, flags: int, protocol: int
+) -> None:
+    """Non-blocking and close-on-exec are flags in the same word as the type."""
+    if family == 16:
+        wanted = ALLOW if protocol == 0 else seccomp.NO_PROTOCOL
+    else:
+        wanted = ALLOW if kind in (1, 2, 3) and protocol in (0, 1, 6, 17, 58) else seccomp.NO_PROTOCOL
+    verdict = judge(
+        seccomp.build(arch), seccomp.AUDIT_ARCH[arch], number("socket", arch), (family, kind | flags, protocol)
+    )
+    assert verdict == wanted
+
+
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))
 def test_arguments_are_compared_on_their_low_halves(high: int, low: int) -> None:
     program, code = seccomp.build("x86_64"), seccomp.AUDIT_ARCH["x86_64"]
@@ -112,7 +133,8 @@ def test_arguments_are_compared_on_their_low_halves(high: int, low: int) -> None
         args[index] = high << 32 | low
         return judge(program, code, number(name, "x86_64"), tuple(args))
 
-    assert verdict("ioctl", 1) == (EPERM if low in (seccomp.TIOCSTI, seccomp.TIOCLINUX) else ALLOW)
+    terminals = (seccomp.TIOCSTI, seccomp.TIOCLINUX, seccomp.TIOCSETD)
+    assert verdict("ioctl", 1) == (EPERM if low in terminals else ALLOW)
     assert verdict("clone", 0) == (EPERM if low & seccomp.NEW_NAMESPACES else ALLOW)
     whom = EPERM if low == 1 else ALLOW
     assert [verdict(name, 0) for name in ("prlimit64", "sched_setparam", "sched_setaffinity")] == [whom] * 3
