@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from agently_kernel.policy import PolicyApproval as PolicyApproval
     from agently_kernel.workspace.task_workspace import TaskWorkspace as TaskWorkspace
 
-__version__ = "0.1.0"
+__version__ = "2026.11.0"
 
 _PLACES = {
     "CodeExecution": "execution",

@@ -233,7 +233,7 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
             sys.stdout, sys.stderr = sys.stdout or sink, sys.stderr or sink
 
     def _make_kernel(self) -> None:
-        """Make the kernel, and have SIGTERM end it the tidy way. Cells run one at a time: no thread for subshells."""
+        """Make the kernel, and have SIGTERM end it the tidy way. Subshells need no threads here."""
         self.control_thread = ControlThread(daemon=True)
         control_stream = ZMQStream(self._sockets["control"], self.control_thread.io_loop)
         self.control_thread.start()

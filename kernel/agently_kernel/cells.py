@@ -25,8 +25,8 @@ from agently_kernel.settings import refusal
 from agently_kernel.user_config import misplaced
 
 if TYPE_CHECKING:
-    from agently_kernel.dispatch import RunningCell
     from agently_kernel.kernel import AgentlyKernel
+    from agently_kernel.subshells import RunningCell
 
 log = logging.getLogger("agently_kernel.cells")
 
@@ -61,7 +61,7 @@ def failure_name(result: CodeExecutionResult) -> str:
 
 
 class CellRunner:
-    """Runs cells for a kernel, one at a time."""
+    """Runs cells for a kernel, one at a time in each of its shells."""
 
     def __init__(self, kernel: AgentlyKernel) -> None:
         self._kernel = kernel
@@ -77,8 +77,12 @@ class CellRunner:
         count: int,
         user_expressions: Mapping[str, Any],
         cell_id: str,
+        subshell: str | None = None,
     ) -> dict[str, Any]:
-        """Run *code* and return the reply's content without its execution_count. Errors of ours are replies too."""
+        """Run *code* and return the reply's content without its execution_count. Errors of ours are replies too.
+
+        *subshell*: the id of the one that it runs in, None for the main shell.
+        """
         kernel = self._kernel
         cell = running.cell
         if kernel.faults:
@@ -89,14 +93,14 @@ class CellRunner:
             magic = parse_magic(code)
             if magic is not None:
                 return await magic.run(kernel, running, cell_id)
+            options: dict[str, Any] = {
+                "silent": silent, "store_history": store_history, "allow_stdin": running.allow_stdin,
+                "user_expressions": dict(user_expressions), "execution_count": count, "request": dict(running.told),
+            }
+            if subshell is not None:
+                options["subshell"] = subshell
             request = CodeExecutionRequest(
-                language="python",
-                source_code=code,
-                form=ExecutionForm.SESSION,
-                options={
-                    "silent": silent, "store_history": store_history, "allow_stdin": running.allow_stdin,
-                    "user_expressions": dict(user_expressions), "execution_count": count, "request": dict(running.told),
-                },
+                language="python", source_code=code, form=ExecutionForm.SESSION, options=options
             )
             shown = None if silent else count
             result = await self.execute(running, request, cell_id=cell_id, count=shown, quiet=silent)

@@ -23,7 +23,7 @@ from agently_kernel import __version__
 from agently_kernel.approvals import ApprovalBroker, Ask
 from agently_kernel.cells import CellRunner
 from agently_kernel.comms import CommRelay
-from agently_kernel.dispatch import Dispatch, RunningCell
+from agently_kernel.dispatch import Dispatch
 from agently_kernel.guest_requests import told_of
 from agently_kernel.handles import Handle
 from agently_kernel.introspection import Introspection
@@ -40,12 +40,13 @@ from agently_kernel.session_sandbox import SessionSandbox
 from agently_kernel.settings import KernelSettings
 from agently_kernel.spill import open_spill_log
 from agently_kernel.startup import prepare
+from agently_kernel.subshells import RunningCell, Subshell
 from agently_kernel.taking_back import in_force, remembered
 
 T = TypeVar("T")
 log = logging.getLogger("agently_kernel")
 
-PROTOCOL = "5.4"
+PROTOCOL = "5.5"
 STOP_AFTER = 0.02
 """Seconds from the answer to a shutdown_request until the loops stop: its last status message is sent in between."""
 TIDY_AFTER = 10.0
@@ -206,11 +207,14 @@ class AgentlyKernel(Dispatch):
         if self._tidying is not None:
             self._tidying.cancel()
         self.broker.cancel_all()
-        running = self.running
-        if running is not None and running.task is not None:
-            running.interrupted = True
-            running.task.cancel()
-            await asyncio.wait((running.task,), timeout=1.0)
+        tasks = []
+        for running in self.subshells.running:
+            if running.task is not None:
+                running.interrupted = True
+                running.task.cancel()
+                tasks.append(running.task)
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
         await self.sandbox.close()
         self.publisher.close()
         self.panel.close()
@@ -235,7 +239,7 @@ class AgentlyKernel(Dispatch):
 
     @property
     def kernel_info(self) -> dict[str, Any]:
-        """What the kernel is: no debugger and no subshells are offered, because there are none."""
+        """What the kernel is: no debugger is offered, because there is none."""
         return {
             "protocol_version": PROTOCOL,
             "implementation": self.implementation,
@@ -243,15 +247,22 @@ class AgentlyKernel(Dispatch):
             "language_info": self.language_info,
             "banner": self.banner,
             "help_links": self.help_links,
-            "supported_features": [],
+            "supported_features": ["kernel subshells"],
         }
 
-    async def stop_running(self, running: RunningCell) -> None:
-        """Stop the running cell: in the sandbox, or wherever it waits."""
-        running.interrupted = True
+    async def stop_running(self, cells: Sequence[RunningCell]) -> None:
+        """Stop running cells: in the sandbox, or wherever they wait."""
+        for running in cells:
+            running.interrupted = True
         self.broker.cancel_all()
-        if not await self.sandbox.interrupt() and self.running is running and running.task is not None:
-            running.task.cancel()
+        if not await self.sandbox.interrupt():
+            for running in cells:
+                if running in self.subshells.running and running.task is not None:
+                    running.task.cancel()
+
+    async def set_up_subshell(self, name: str, wanted: bool) -> None:
+        """Make a subshell in the interpreter, or end it."""
+        await self.sandbox.set_up_subshell(name, wanted)
 
     async def drop_questions(self) -> None:
         """Answer with nothing the completion or inspection that is waited for."""
@@ -278,35 +289,36 @@ class AgentlyKernel(Dispatch):
         """Run one cell and return the content of its reply. One that came on the control channel waits its turn."""
         arguments = (code, silent, store_history, dict(user_expressions or {}), allow_stdin, cell_id or "")
         if threading.current_thread() is self._main_thread:
-            return await self._execute(
-                *arguments, parent=self.get_parent("shell"), ident=self._shell_parent_ident.get()
-            )
+            parent = self.get_parent("shell")
+            shell = self.subshells.of(parent.get("header", {}).get("subshell_id"))
+            return await self._execute(*arguments, shell=shell, parent=parent, ident=self._shell_parent_ident.get())
         parent, ident = self.get_parent("control"), self._control_parent_ident
 
         async def in_turn() -> dict[str, Any]:
-            async with self._main_asyncio_lock:
-                return await self._execute(*arguments, parent=parent, ident=ident)
+            async with (shell := self.subshells.main).lock:
+                return await self._execute(*arguments, shell=shell, parent=parent, ident=ident)
 
         return await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(in_turn(), self.main_loop))
 
     async def _execute(
         self, code: str, silent: bool, store_history: bool, user_expressions: dict[str, Any], allow_stdin: bool,
-        cell_id: str, *, parent: Mapping[str, Any], ident: Sequence[bytes],
+        cell_id: str, *, shell: Subshell, parent: Mapping[str, Any], ident: Sequence[bytes],
     ) -> dict[str, Any]:
         running = RunningCell(
             cell=self._name_of(parent), parent={"header": parent.get("header", {})}, ident=ident,
             allow_stdin=bool(allow_stdin),
             told={"shell": told_of(parent), "control": told_of(self.get_parent("control"))},
         )
-        self.running = running
+        shell.running = running
         count = self._next_count
-        if store_history and not silent and code.strip():
+        stored = store_history and not silent and bool(code.strip())
+        if stored:
             self._next_count += 1
         self.screen.begin(running.cell, running.parent, count, unattended=not allow_stdin)
         running.task = asyncio.ensure_future(
             self.cells.run(
                 running, code, silent=silent, store_history=store_history and not silent, count=count,
-                user_expressions=user_expressions, cell_id=cell_id,
+                user_expressions=user_expressions, cell_id=cell_id, subshell=shell.id,
             )
         )
         try:
@@ -317,9 +329,9 @@ class AgentlyKernel(Dispatch):
             reply = self.cells.interrupted(running)
         finally:
             await self.screen.finish(running.cell, stopped=running.interrupted)
-            self.running = None
+            shell.running = None
             self.panel.session(status="ready")
-        return {**reply, "execution_count": self._next_count - 1}
+        return {**reply, "execution_count": count if stored else self._next_count - 1}
 
     def _name_of(self, request: Mapping[str, Any]) -> str:
         """Return the name of a new cell: the id of its request, which widgets that capture output ask for."""

@@ -15,8 +15,8 @@ from agently_kernel.contract.result import CodeExecutionResult
 if TYPE_CHECKING:
     from agently_exec.options import Completions, ExecOptions, LineOptions
     from agently_exec.work import Wanted
-    from agently_kernel.dispatch import RunningCell
     from agently_kernel.kernel import AgentlyKernel
+    from agently_kernel.subshells import RunningCell
 
 _MARKS = ("%%agently_exec", "%agently")
 

@@ -288,6 +288,12 @@ class SessionSandbox:
         resource = self.resource
         return resource is not None and await resource.interrupt()
 
+    async def set_up_subshell(self, name: str, wanted: bool) -> None:
+        """Make a subshell in the open sandbox, or end it; one that opens later makes it with its first cell."""
+        resource = self.resource
+        if resource is not None:
+            await resource.set_up_subshell(name, wanted)
+
     def stop_questions(self) -> None:
         """End what the interpreter was asked and nobody waits for any more. Raises nothing."""
         resource = self.resource

@@ -9,7 +9,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import nbformat
 import papermill
@@ -290,12 +289,6 @@ def test_cells_on_the_control_channel_wait_their_turn(kernel: KernelSession) -> 
     first, second = (kernel.replies[identity] for identity in sent)
     assert first["content"]["status"] == second["content"]["status"] == "ok"
     assert parse_date(second["metadata"]["started"]) >= first["header"]["date"]
-
-
-@pytest.mark.parametrize("kind", ["create_subshell", "list_subshell", "delete_subshell"])
-def test_subshells_are_declined_at_once(kernel: KernelSession, kind: str) -> None:
-    reply: dict[str, Any] = kernel.ask(f"{kind}_request", {"subshell_id": "x"}, channel="control", within=5)
-    assert (reply["status"], reply["ename"]) == ("error", "NotSupported")
 
 
 def test_modules_in_the_notebooks_folder_do_not_run_in_the_kernels_process(

@@ -114,10 +114,16 @@ class KernelSession:
 
     # -- cells
 
-    def send(self, code: str, *, answers: Sequence[str] = (), **options: Any) -> Run:
+    def send(self, code: str, *, answers: Sequence[str] = (), subshell: str | None = None, **options: Any) -> Run:
         """Send a cell without waiting. ``answers`` go to its input prompts in order and allow stdin."""
         options.setdefault("allow_stdin", bool(answers))
-        run = Run(self.client.execute(code, **options), answers)
+        if subshell is None:
+            run = Run(self.client.execute(code, **options), answers)
+        else:
+            message = self.client.session.msg("execute_request", {"code": code, **options})
+            message["header"]["subshell_id"] = subshell
+            self.client.shell_channel.send(message)
+            run = Run(message["header"]["msg_id"], answers)
         self.runs[run.message_id] = run
         return run
 
@@ -147,10 +153,13 @@ class KernelSession:
     # -- other requests
 
     def ask(
-        self, kind: str, content: Mapping[str, Any], *, channel: str = "shell", within: float = 20.0
+        self, kind: str, content: Mapping[str, Any], *, channel: str = "shell", within: float = 20.0,
+        subshell: str | None = None,
     ) -> dict[str, Any]:
         """Send a request and return the content of its reply."""
         message = self.client.session.msg(kind, dict(content))
+        if subshell is not None:
+            message["header"]["subshell_id"] = subshell
         getattr(self.client, f"{channel}_channel").send(message)
         end = time.monotonic() + within
         while message["header"]["msg_id"] not in self.replies:

@@ -207,7 +207,7 @@ class CodeExecutionRequest(Frozen):
     """What a caller asks for, before a language adapter has planned it.
 
     ``options`` are JSON settings of the execution form (for a session cell: silent, store_history, allow_stdin,
-    user_expressions, execution_count, request); they are part of the bundle's digest, as everything
+    user_expressions, execution_count, request, subshell); they are part of the bundle's digest, as everything
     that affects execution.
     """
 

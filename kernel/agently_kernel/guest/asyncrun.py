@@ -11,17 +11,30 @@ import asyncio
 import contextlib
 import functools
 import threading
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Dict, Iterator
+
+_HOMES: Dict[int, asyncio.AbstractEventLoop] = {}
+"""The loops that cells run in, by the thread of each."""
 
 
-def allow_nested_run(loop: asyncio.AbstractEventLoop) -> None:
-    """Make ``asyncio.run`` and ``asyncio.Runner.run`` work in the main thread while *loop* is running."""
-    main = threading.get_ident()
+def at_home(loop: asyncio.AbstractEventLoop) -> None:
+    """Say that cells run on the calling thread while *loop* is running; see :func:`allow_nested_run`."""
+    asyncio.set_event_loop(loop)
+    _HOMES[threading.get_ident()] = loop
+
+
+def leave_home() -> None:
+    """Take back ``at_home``: the calling thread ends."""
+    _HOMES.pop(threading.get_ident(), None)
+
+
+def allow_nested_run() -> None:
+    """Make ``asyncio.run`` and ``asyncio.Runner.run`` work in threads where the loop that cells run in is running."""
 
     @contextlib.contextmanager
     def outside() -> Iterator[None]:
         running = asyncio._get_running_loop()
-        if running is not loop or threading.get_ident() != main:
+        if running is None or running is not _HOMES.get(threading.get_ident()):
             yield
             return
         asyncio._set_running_loop(None)
@@ -29,7 +42,7 @@ def allow_nested_run(loop: asyncio.AbstractEventLoop) -> None:
             yield
         finally:
             asyncio._set_running_loop(running)
-            asyncio.set_event_loop(loop)
+            asyncio.set_event_loop(running)
 
     def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(function)

@@ -52,6 +52,7 @@ class Interpreter:
         self.inbox: Deque[memoryview] = deque()
         self.inbox_size = 0
         self.cells: Deque[str] = deque()  # cells passed on whose `done` has not come, the next one first
+        self.beside: Set[str] = set()  # cells of subshells passed on whose `done` has not come
         self.questions: Set[int] = set()  # requests passed on whose `reply` has not come
         self.busy = False
         self.cell = ""  # the cell that bytes on descriptors 1 and 2 belong to
@@ -108,7 +109,10 @@ class Resident:
             if not now.cells:
                 self.drain()  # what anybody writes to 1 and 2 from here on belongs to this cell
                 now.cell = header["cell"]
-            now.cells.append(header["cell"])
+            if header["options"].get("subshell"):
+                now.beside.add(header["cell"])
+            else:
+                now.cells.append(header["cell"])
         elif header["op"] in _QUESTIONS:
             now.questions.add(header["request"])
         frame = wire.encode(header, payload)
@@ -232,8 +236,11 @@ class Resident:
                     self._signal(now)
                 continue
             elif op == "done":
-                now.busy = False
-                now.cells.popleft()
+                if header["cell"] in now.beside:
+                    now.beside.discard(header["cell"])
+                else:
+                    now.busy = False
+                    now.cells.popleft()
                 if self._unchanged():
                     header["unchanged"] = True
             elif op == "reply":
@@ -250,7 +257,8 @@ class Resident:
             return "message %d came where %d was due: something else wrote to the interpreter's channel" % (
                 number, now.relayed + 1
             )
-        if op in ("busy", "done") and (not now.cells or header["cell"] != now.cells[0]):
+        main = bool(now.cells) and header.get("cell") == now.cells[0]
+        if op == "busy" and not main or op == "done" and not main and header["cell"] not in now.beside:
             return "it said that a cell %s which was not to run now" % ("began" if op == "busy" else "ended")
         if op == "busy" and now.busy:
             return "it said twice that a cell began"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
 
 from . import bundles, wire
 from .sources import Sources
@@ -26,6 +26,7 @@ class Request(NamedTuple):
     allow_stdin: bool
     user_expressions: Dict[str, str]
     execution_count: Optional[int]
+    subshell: str = ""  # the one that it runs in, empty for the main thread
     told: Dict[str, Any] = {}  # what the host tells of the requests behind it, by channel: header and metadata
 
     @classmethod
@@ -38,7 +39,7 @@ class Request(NamedTuple):
             header["cell"], header["path"], header["digest"], silent,
             bool(options.get("store_history", not silent)) and not silent, bool(options.get("allow_stdin", False)),
             dict(options.get("user_expressions") or {}), count if isinstance(count, int) else None,
-            dict(options.get("request") or {}),
+            str(options.get("subshell") or ""), dict(options.get("request") or {}),
         )
 
 
@@ -67,6 +68,7 @@ class Services:
         self.not_allowed: Callable[[str], BaseException] = InputRefused
         self._answers: "queue.SimpleQueue[Tuple[Optional[str], str]]" = queue.SimpleQueue()
         self._asking = False
+        self.beside: Set[str] = set()  # cells that run in subshells
 
     def send(self, header: Dict[str, Any], payload: bytes = b"", *, hold: bool = False) -> bool:
         """Send a frame after the text before it. What is too large is not sent but told on stderr; returns whether
@@ -123,6 +125,8 @@ class Services:
     def ask(self, prompt: Any = "", password: bool = False) -> str:
         """Ask the user for a line. Raises what ``not_allowed`` makes when nobody can be asked; can be interrupted."""
         cell = self.router.running
+        if self.router.owner() in self.beside:
+            raise self.not_allowed("A cell of a subshell cannot ask for input; ask in a cell of the notebook.")
         if not self.allow_stdin or not cell or not self.router.channel.open:
             raise self.not_allowed(
                 "raw_input was called, but this frontend does not support input requests."

@@ -22,10 +22,10 @@ import time
 import traceback
 import types
 from collections import deque
-from typing import Any, Callable, Coroutine, Deque, Dict, NoReturn, Optional, Tuple, Union
+from typing import Any, Callable, Deque, Dict, NoReturn, Optional, Tuple, Union
 
 from . import bundles
-from .asyncrun import allow_nested_run
+from .asyncrun import allow_nested_run, at_home
 from .channel import Channel, ChannelClosed
 from .loops import StopsHeld, exit_code, make_own, private_loop
 from .needs import Needs
@@ -35,17 +35,17 @@ from .reserve import Reserve
 from .services import Outcome, Request, Services
 from .sources import Sources
 from .streams import Router, text_of
+from .subshells import Awaiting, Home, Subshells
 from .threads import ThreadRoom
 from .vital import VitalBuiltins
 
 COMM_PATIENCE_SECONDS = 0.02
 Frame = Tuple[Dict[str, Any], bytes]
-Awaiting = Callable[[], Coroutine[Any, Any, Outcome]]
-"""Called when nothing can break in any more: a coroutine that was made and not begun is complained about."""
 
 
 class Engine(abc.ABC):
-    """What a kind of interpreter offers to the shell. All but ``comm`` are called on the main thread."""
+    """What a kind of interpreter offers to the shell. ``comm`` is called on any thread, ``execute`` and ``stopped`` on
+    that of the cell's subshell, everything else on the main thread."""
 
     mode = "plain"
     info: Dict[str, Any] = {}
@@ -79,8 +79,8 @@ class Engine(abc.ABC):
         """Deliver a comm message of the front end."""
 
 
-class Shell:
-    """Owns the event loop, the reader thread and the running cell."""
+class Shell(Home):
+    """Owns the event loop, the reader thread, the running cell and the subshells."""
 
     def __init__(
         self, channel: Channel, router: Router, services: Services, engine: Engine, needs: Needs,
@@ -108,11 +108,12 @@ class Shell:
         self._comms: Deque[Frame] = deque()
         self._comm_lock = threading.Lock()
         self._comm_arrived = threading.Event()
+        self._subshells = Subshells(self)
 
-    def run(self) -> None:
+    def serve(self) -> None:
         """Serve until init says exit or is gone."""
-        asyncio.set_event_loop(self._loop)
-        allow_nested_run(self._loop)
+        at_home(self._loop)
+        allow_nested_run()
         os.register_at_fork(
             before=self._before_fork, after_in_parent=self._stops_held.end, after_in_child=self._in_child
         )
@@ -144,6 +145,12 @@ class Shell:
                     self._needs.answer(header["path"], header["ok"])
                 elif op == "give_up":
                     self._patience.give_up(header["request"])
+                elif op == "execute" and header["options"].get("subshell"):
+                    self._subshells.execute(Request.of(header))
+                elif op == "stop":
+                    self._subshells.stop(header["cell"])
+                elif op == "subshell":
+                    self._set_up(header["id"], header["open"])
                 elif op == "comm":
                     self._comms.append((header, payload))
                     self._comm_arrived.set()
@@ -270,9 +277,7 @@ class Shell:
             self._router.send({"op": "busy", "cell": request.cell})
             if self._room is not None:
                 self._room.make()  # threads of earlier cells have ended
-            source = _verified(request, self._reserve)
-            self._services.sources.add(request.path, source)
-            result = self._engine.execute(source, request)
+            result = self._execute(request)
             if isinstance(result, Outcome):
                 outcome = result
             else:
@@ -283,6 +288,11 @@ class Shell:
             outcome = self._failed(error)
         if outcome is not None:
             self._finish(request, outcome)
+
+    def _execute(self, request: Request) -> Union[Outcome, Awaiting]:
+        source = _verified(request, self._reserve)
+        self._services.sources.add(request.path, source)
+        return self._engine.execute(source, request)
 
     def _start_task(self, awaiting: Awaiting, request: Request) -> None:
         self._stops = 0
@@ -335,6 +345,11 @@ class Shell:
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
         _disarm()
+        self._tell_end(request, outcome)
+        self._router.end()
+        self._running = False
+
+    def _tell_end(self, request: Request, outcome: Outcome) -> None:
         self._end_if_forked(outcome.error)
         self._put_back()
         _flush_c_library()
@@ -342,8 +357,35 @@ class Shell:
         header = {"op": "done", "cell": request.cell, "status": "ok" if outcome.ok else "error"}
         if not self._services.send(header, bundles.dumps(outcome.reply)):
             self._services.send(header, b"{}")
-        self._router.end()
-        self._running = False
+
+    # -- cells of subshells (Home) -------------------------------------------------------------------------------------
+
+    def _set_up(self, subshell: str, wanted: bool) -> None:
+        try:
+            self._subshells.open(subshell) if wanted else self._subshells.close(subshell)
+        except (RuntimeError, OSError):
+            pass  # no more threads: the first cell for it says so
+
+    def run(self, request: Request) -> Union[Outcome, Awaiting]:
+        self._services.beside.add(request.cell)
+        self._router.belong_to(request.cell)
+        return self._execute(request)
+
+    def stopped(self) -> None:
+        self._engine.stopped()
+
+    def failed(self, error: BaseException) -> Outcome:
+        self._put_back()
+        return self._failed(error)
+
+    def finished(self, request: Request, outcome: Outcome) -> None:
+        self._tell_end(request, outcome)
+        self._services.beside.discard(request.cell)
+
+    def refused(self, request: Request, reason: str) -> None:
+        error = {"ename": "RuntimeError", "evalue": reason, "traceback": ["RuntimeError: " + reason]}
+        self._services.send({"op": "error", "cell": request.cell}, bundles.dumps(error))
+        self._tell_end(request, Outcome(False, {}))
 
 
 def _set_variables(variables: Dict[str, Any]) -> None:
@@ -469,7 +511,7 @@ def main(start: Any) -> NoReturn:
         services.look_for = needs.look_for
         gc.collect()
         gc.freeze()
-        shell.run()
+        shell.serve()
     except ChannelClosed:
         os._exit(1)
     except BaseException:

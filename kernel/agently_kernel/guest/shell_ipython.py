@@ -8,6 +8,7 @@ import functools
 import os
 import subprocess
 import sys
+import threading
 import types
 import warnings
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
@@ -19,6 +20,7 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.error import StdinNotImplementedError, UsageError
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.payload import PayloadManager
 from IPython.utils.tokenutil import token_at_cursor
 from traitlets import Any as AnyTrait
 from traitlets import CBool, Type
@@ -32,24 +34,44 @@ from .history import History
 from .kernel_magics import register
 from .packages import say_what_lasts
 from .services import Outcome, Request, Services
-from .shell import Awaiting, Engine
+from .shell import Engine
 from .stops import run_child
 from .streams import text_of
+from .subshells import Awaiting, run_beside
 from .tracebacks import OWN_FOLDER, lines_of, shortened_error
 
 MOST_CELLS = 100_000
 MOST_NAME = 255
 
 
-class CellCompiler(CachingCompiler):  # type: ignore[misc]
-    """Names the code of a cell by its real file, so that every tool that opens ``co_filename`` finds the source."""
+class OfThread(threading.local):
+    """What belongs to the cell that a thread runs: the main thread's, and those of subshells beside it."""
 
     source: Optional[str] = None
     path = ""
+    count: Optional[int] = None
+    stopped = False
+    formatting = failed = False  # of the value of a cell
+    bundle: Optional[Tuple[Any, Any]] = None
+    shown_error: Optional[List[str]] = None
+    coroutine: Any = None
+
+    def begin(self, source: str, path: str, count: Optional[int]) -> None:
+        """A cell begins on the calling thread."""
+        self.source, self.path, self.count = source, path, count
+        self.stopped = self.formatting = self.failed = False
+        self.bundle = self.shown_error = self.coroutine = None
+
+
+HERE = OfThread()
+
+
+class CellCompiler(CachingCompiler):  # type: ignore[misc]
+    """Names the code of a cell by its real file, so that every tool that opens ``co_filename`` finds the source."""
 
     def get_code_name(self, raw_code: str, transformed_code: str, number: int) -> str:
-        if raw_code == self.source:
-            return self.path
+        if raw_code == HERE.source:
+            return HERE.path
         return str(super().get_code_name(raw_code, transformed_code, number))
 
 
@@ -57,25 +79,27 @@ class GuestDisplayHook(DisplayHook):  # type: ignore[misc]
     """Sends the value of a cell as execute_result."""
 
     services = AnyTrait()
-    formatting = False
-    failed = False
-    _bundle: Optional[Tuple[Any, Any]] = None
+
+    @property
+    def prompt_count(self) -> Any:
+        """The number of the calling thread's cell, under which ``Out`` keeps its value."""
+        return super().prompt_count if HERE.count is None else HERE.count
 
     def start_displayhook(self) -> None:
-        self.formatting = True
-        self._bundle = None
+        HERE.formatting = True
+        HERE.bundle = None
 
     def write_output_prompt(self) -> None:
         """The count travels with the reply."""
 
     def write_format_data(self, format_dict: Any, md_dict: Any = None) -> None:
-        self._bundle = (format_dict, md_dict)
+        HERE.bundle = (format_dict, md_dict)
 
     def finish_displayhook(self) -> None:
-        if self._bundle is not None and self._bundle[0] and self.services is not None:
-            self.services.display("execute_result", *self._bundle)
-        self._bundle = None
-        self.formatting = False
+        if HERE.bundle is not None and HERE.bundle[0] and self.services is not None:
+            self.services.display("execute_result", *HERE.bundle)
+        HERE.bundle = None
+        HERE.formatting = False
 
 
 class GuestDisplayPublisher(DisplayPublisher):  # type: ignore[misc]
@@ -96,6 +120,27 @@ class GuestDisplayPublisher(DisplayPublisher):  # type: ignore[misc]
             self.services.clear(wait)
 
 
+class Payloads(PayloadManager):  # type: ignore[misc]
+    """What a cell adds to its reply; that of a cell in a subshell apart from the others'."""
+
+    def __init__(self, services: Services) -> None:
+        super().__init__()
+        self._services = services
+        self._by_cell: Dict[str, List[Dict[str, Any]]] = {}
+
+    def _cell(self) -> str:
+        cell = self._services.router.owner()
+        return cell if cell in self._services.beside else ""
+
+    @property
+    def _payload(self) -> List[Dict[str, Any]]:
+        return self._by_cell.setdefault(self._cell(), [])
+
+    @_payload.setter
+    def _payload(self, _: Any) -> None:
+        self._by_cell.pop(self._cell(), None)
+
+
 class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     """The interactive shell of a notebook. Libraries recognise one by this class name."""
 
@@ -105,9 +150,6 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     autoindent = CBool(False)
     kernel = AnyTrait()
     services = AnyTrait()
-    stopped = False
-    coroutine: Any = None
-    shown_error: Optional[List[str]] = None
 
     def init_environment(self) -> None:
         """Colours where a program has them, no pager that waits for keys."""
@@ -125,8 +167,8 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
 
     def run_cell_async(self, *args: Any, **options: Any) -> Any:
         """Return the coroutine that runs a cell, and remember it: one that is never begun is complained about."""
-        self.coroutine = super().run_cell_async(*args, **options)
-        return self.coroutine
+        HERE.coroutine = super().run_cell_async(*args, **options)
+        return HERE.coroutine
 
     def set_next_input(self, s: str, replace: bool = False) -> None:
         """Offer *s* as the next cell."""
@@ -144,19 +186,22 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     def system_piped(self, cmd: str) -> None:
         """Run a shell command; its output is that of descriptors 1 and 2 and shows as it comes."""
         command = self.var_expand(cmd, depth=1)
-        self.user_ns["_exit_code"] = run_child(
-            lambda: subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL"))
-        )
+
+        def start(**pipes: Any) -> "subprocess.Popen[bytes]":
+            return subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL"), **pipes)
+
+        beside = self.services is not None and self.services.router.owner() in self.services.beside
+        self.user_ns["_exit_code"] = run_beside(start) if beside else run_child(start)
 
     system = system_piped
 
     def _showtraceback(self, etype: Any, evalue: Any, stb: Any) -> None:
-        if self.stopped and issubclass(etype, asyncio.CancelledError):
+        if HERE.stopped and issubclass(etype, asyncio.CancelledError):
             etype, evalue = KeyboardInterrupt, ""
             stb = [text_of(line, "").replace("CancelledError", "KeyboardInterrupt") for line in stb]
         lines = [text_of(line, "") for line in ([stb] if isinstance(stb, str) else stb)]
-        self.shown_error = lines
-        self.displayhook.failed |= self.displayhook.formatting  # a result that cannot be shown fails its cell
+        HERE.shown_error = lines
+        HERE.failed |= HERE.formatting  # a result that cannot be shown fails its cell
         if self.services is not None:
             self.services.error(etype.__name__, text_of(evalue, "<the exception's text cannot be made>"), lines)
 
@@ -185,7 +230,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
 
     def _format_exception_for_storage(self, exception: BaseException, *_: Any, **__: Any) -> Dict[str, Any]:
         """What %history keeps of an error: the lines that were shown, instead of making them a second time."""
-        return shortened_error(type(exception).__name__, text_of(exception, ""), list(self.shown_error or []))
+        return shortened_error(type(exception).__name__, text_of(exception, ""), list(HERE.shown_error or []))
 
     def _user_obj_error(self) -> Dict[str, Any]:
         """What a user expression that raised replies."""
@@ -229,6 +274,7 @@ class IPythonEngine(Engine):
         self.shell = shell = ZMQInteractiveShell.instance(config=config, user_module=user, user_ns=user.__dict__)
         shell.kernel = KernelFacade(services, shell)
         shell.displayhook.services = shell.display_pub.services = shell.services = services
+        shell.payload_manager = Payloads(services)
         announce(ZMQInteractiveShell)
         _interruptible_pdb()
         _look_for_what_is_displayed(services)
@@ -255,10 +301,7 @@ class IPythonEngine(Engine):
 
     def execute(self, source: str, request: Request) -> Union[Outcome, Awaiting]:
         shell = self.shell
-        shell.stopped = False
-        shell.shown_error = None
-        shell.displayhook.failed = shell.displayhook.formatting = False
-        shell.compile.source, shell.compile.path = source, request.path
+        HERE.begin(source, request.path, request.execution_count)
         shell.kernel.begin(request, source)
         if request.execution_count is not None:
             self._count_from(request.execution_count)
@@ -274,8 +317,8 @@ class IPythonEngine(Engine):
         try:
             result = shell.run_cell(source, store_history=request.store_history, silent=request.silent)
         except BaseException:  # a Stop that broke in before IPython began to run it
-            if shell.coroutine is not None:
-                shell.coroutine.close()
+            if HERE.coroutine is not None:
+                HERE.coroutine.close()
             raise
         return self._outcome(result, request)
 
@@ -301,11 +344,11 @@ class IPythonEngine(Engine):
 
     def _outcome(self, result: Any, request: Request) -> Outcome:
         shell = self.shell
-        ok = bool(result.success) and not shell.displayhook.failed
+        ok = bool(result.success) and not HERE.failed
         ended_by = result.error_before_exec or result.error_in_exec
         if not self._services.router.channel.open:
             return Outcome(ok, {}, ended_by)  # a forked child: replies are its parent's
-        if not result.success and shell.shown_error is None:  # such as bdb's quit, which IPython keeps to itself
+        if not result.success and HERE.shown_error is None:  # such as bdb's quit, which IPython keeps to itself
             name = type(ended_by).__name__
             self._services.error(name, text_of(ended_by, ""), [name])
         reply: Dict[str, Any] = {
@@ -317,7 +360,7 @@ class IPythonEngine(Engine):
         return Outcome(ok, reply)
 
     def stopped(self) -> None:
-        self.shell.stopped = True
+        HERE.stopped = True
 
     # -- introspection -------------------------------------------------------------------------------------------------
 

@@ -16,13 +16,15 @@ import keyword
 import os
 import re
 import sys
+import threading
 import types
 from typing import Any, Dict, List, Optional, Tuple, Union
 
 from .history import History
 from .services import Outcome, Request, Services
-from .shell import Awaiting, Engine
+from .shell import Engine
 from .streams import text_of
+from .subshells import Awaiting
 from .tracebacks import OWN_FOLDER, lines_of, shortened_error
 
 _REPRESENTATIONS = (
@@ -83,6 +85,12 @@ class DisplayHandle:
         self._services.display("update_display_data", *rich_bundle(value), display_id=self.display_id)
 
 
+class OfThread(threading.local):
+    """What belongs to the cell that a thread runs."""
+
+    stopped = silent = False
+
+
 class PlainEngine(Engine):
     """Runs cells with ``compile`` and ``exec``."""
 
@@ -95,8 +103,7 @@ class PlainEngine(Engine):
         self._count = 0
         self._flags = 0
         self._labels: Dict[str, str] = {}
-        self._stopped = False
-        self._silent = False
+        self._here = OfThread()
         self.history_of_session = History()
         self.namespace["display"] = builtins.display = self.display  # type: ignore[attr-defined]
         sys.displayhook = self._show_value
@@ -112,13 +119,13 @@ class PlainEngine(Engine):
         if value is None:
             return
         self.namespace["_"] = value
-        if not self._silent:
+        if not self._here.silent:
             self._services.display("execute_result", *rich_bundle(value))
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
     def execute(self, source: str, request: Request) -> Union[Outcome, Awaiting]:
-        self._stopped, self._silent = False, request.silent
+        self._here.stopped, self._here.silent = False, request.silent
         if request.execution_count is not None:
             self._count = request.execution_count
         elif request.store_history:
@@ -153,7 +160,7 @@ class PlainEngine(Engine):
                 if is_value:
                     sys.displayhook(result)
         except BaseException as error:
-            if self._stopped and isinstance(error, asyncio.CancelledError):
+            if self._here.stopped and isinstance(error, asyncio.CancelledError):
                 error = KeyboardInterrupt().with_traceback(error.__traceback__)
             self._show_error(error)
             return Outcome(False, self._reply(request, False), error)
@@ -199,7 +206,7 @@ class PlainEngine(Engine):
         return lines_of(error, lambda name: name.startswith(OWN_FOLDER), self._labels)
 
     def stopped(self) -> None:
-        self._stopped = True
+        self._here.stopped = True
 
     # -- introspection -------------------------------------------------------------------------------------------------
 

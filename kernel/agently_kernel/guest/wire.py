@@ -107,7 +107,9 @@ TO_INTERPRETER = {
     "execute": Message(
         {"cell": Field(str, True, 256), "path": _S, "digest": Field(str, True, 80), "options": Field(dict, True, 65536)}
     ),  # digest: of the entrypoint file; options: silent, store_history, allow_stdin, user_expressions,
-    # execution_count, request
+    # execution_count, request, subshell (its id, for a cell that runs beside the main thread's)
+    "stop": Message({"cell": Field(str, True, 256)}),  # stop a cell of a subshell, which no signal reaches
+    "subshell": Message({"id": Field(str, True, 256), "open": Field(bool)}),  # make it, or end it after its cells
     "complete": Message({"request": _N, "cursor_pos": _N}, MAX_PAYLOAD),  # payload of these four: the code, UTF-8
     "inspect": Message({"request": _N, "cursor_pos": _N, "detail_level": _N}, MAX_PAYLOAD),
     "is_complete": Message({"request": _N}, MAX_PAYLOAD),

@@ -51,6 +51,8 @@ class Activity:
         self.shown = False
         """Whether it has shown anything."""
         self.stopper: Stopper | None = None
+        self.insisted = False
+        """Whether a Stop may cost the interpreter where a first one would only ask."""
         self.ladder: asyncio.Task[None] | None = None
         self.death: DeathCause | None = None
         self._backlog: Backlog | None = None
@@ -136,12 +138,14 @@ class Activity:
 
 
 class CellRun(Activity):
-    """A cell in the resident interpreter."""
+    """A cell in the resident interpreter: on its main thread, or in the *subshell* of that id."""
 
     def __init__(
-        self, cell: str, sink: OutputSink | None, max_output_bytes: int, input_handler: InputHandler | None
+        self, cell: str, sink: OutputSink | None, max_output_bytes: int, input_handler: InputHandler | None,
+        subshell: str = "",
     ) -> None:
         super().__init__(cell, sink, max_output_bytes)
+        self.subshell = subshell
         self.input_handler = input_handler
         self.input_task: asyncio.Task[None] | None = None
         self.sent = False

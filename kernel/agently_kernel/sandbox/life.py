@@ -7,6 +7,7 @@ import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Literal
+from weakref import WeakValueDictionary
 
 from agently_kernel.contract.errors import SandboxCleanupError, SandboxDied, SandboxError
 from agently_kernel.contract.isolation import LimitFact, SandboxFacts
@@ -71,12 +72,13 @@ class ResourceLife:
         self._max_output_bytes = max_output_bytes
         self._router = OutputRouter()
         self._turn = asyncio.Lock()
+        self._turns_beside: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         self._tasks = TaskKeeper()
         self._session: GuestSession | None = None  # until the guest has been spawned
         self._resident: Resident
         self._stops: Stops
         self._questions: Questions
-        self._begun = ""
+        self._begun: dict[str, str] = {}  # by subshell
         self._closing: asyncio.Task[None] | None = None
         self._death: DeathCause | None = None
         self._death_known = asyncio.Event()
@@ -132,15 +134,14 @@ class ResourceLife:
     @property
     def interpreter_state(self) -> InterpreterState:
         """State of the resident interpreter; ``none`` before the first start."""
-        run = self._router.active
-        if isinstance(run, CellRun) and run.sent:
+        if any(isinstance(run, CellRun) and run.sent for run in self._router.runs):
             return "busy"
         state = self._resident.state
         return "idle" if state == "ready" else state
 
     def began(self, cell: str) -> bool:
-        """True when *cell* was the last one that was handed to the interpreter."""
-        return cell == self._begun
+        """True when *cell* was the last one of its subshell, or of none, that was handed to the interpreter."""
+        return cell in self._begun.values()
 
     @property
     def interpreter_info(self) -> Mapping[str, Any]:
@@ -222,8 +223,7 @@ class ResourceLife:
             )
 
     def _tell_refused(self, reason: str) -> None:
-        run = self._router.active
-        if run is not None:
+        for run in self._router.runs:  # which of them asked is not known
             run.network_refused(reason)
 
     # -- the end -------------------------------------------------------------------------------------------------
@@ -258,8 +258,8 @@ class ResourceLife:
         self._death = death
         self._death_known.set()
         self._resident.sandbox_ended(death)
-        if self._router.active is not None:
-            self._router.active.die(death)
+        for run in self._router.runs:
+            run.die(death)
 
     async def _explained_end(self, run: Activity) -> None:
         """Wait until the cause of the sandbox's end is known and give it to *run*."""

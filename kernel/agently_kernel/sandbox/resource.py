@@ -126,14 +126,18 @@ class SandboxResource(ResourceLife):
         cell: str = "",
         input_handler: InputHandler | None = None,
     ) -> CodeExecutionResult:
-        """Run the materialised bundle and return its result; executions wait for each other.
+        """Run the materialised bundle and return its result; executions wait for each other, apart from session cells
+        with different ``subshell`` options: those run beside each other.
 
         *timeout* is seconds from the moment that the code starts to run. A death while it runs is in the result. Raises
         GrantError or MaterializationError when bundle, manifest and grant do not belong together, SandboxDied when the
         sandbox had ended before. Cancelling stops what runs, up to ending the sandbox, before the cancellation returns.
         """
         verify_binding(bundle, manifest, grant, self._mounts)
-        async with self._turn:
+        session = bundle.form is ExecutionForm.SESSION
+        subshell = str(bundle.options.get("subshell") or "") if session else ""
+        turn = self._turns_beside.setdefault(subshell, asyncio.Lock()) if subshell else self._turn
+        async with turn:
             self._refuse_dead()
             self._listing.unchanged = False
             await self.open_network()
@@ -144,8 +148,8 @@ class SandboxResource(ResourceLife):
                 if item.mode == "snapshot":
                     await self.show_input(item.name)
             cell = cell or manifest.execution_id or bundle.bundle_id
-            if bundle.form is ExecutionForm.SESSION:
-                run = CellRun(cell, sink, self._max_output_bytes, input_handler)
+            if session:
+                run = CellRun(cell, sink, self._max_output_bytes, input_handler, subshell)
                 return await self._run_cell(bundle, manifest, timeout, run)
             areas = {**self._paths, "source": path_inside(manifest.source_dir, self._paths)}
             env = self._config.interpreter.env
@@ -165,7 +169,10 @@ class SandboxResource(ResourceLife):
         header = execute_header(
             bundle, manifest, cell=run.cell, paths=self._paths, allow_stdin=run.input_handler is not None
         )
-        self._router.active = run
+        if run.subshell:
+            self._router.beside[run.cell] = run
+        else:
+            self._router.active = run
         self._router.remember(run.cell)
         timer: asyncio.TimerHandle | None = None
         failure = ""
@@ -177,7 +184,7 @@ class SandboxResource(ResourceLife):
                 if timeout is not None:
                     timer = asyncio.get_running_loop().call_later(timeout, self._stops.begin, run, "time_limit")
                 run.sent = True
-                self._begun = run.cell
+                self._begun[run.subshell] = run.cell
                 await self._live.send(header)
                 await asyncio.wait({run.finished})  # unlike a plain await this does not cancel the future with us
         except SandboxDied:
@@ -247,15 +254,17 @@ class SandboxResource(ResourceLife):
 
         Idle: nothing happens. A cell that does not stop within the grace time loses its interpreter, and if that does
         not help the sandbox is ended; the user is told so in the cell. Again: the signal is sent again.
+
+        Cells of subshells go on while another one runs. Where only such run they are all stopped, by the same means.
         """
-        run = self._router.active
-        if run is None or run.finished.done():
-            return False
-        if run.stopper is None:
-            self._stops.begin(run, "stopped_by_user")
-        elif isinstance(run, CellRun) and run.sent:
-            self._tasks.add(self._stops.send_quietly({"op": "interrupt"}))
-        return True
+        active = self._router.active
+        runs = (active,) if active is not None and not active.finished.done() else tuple(self._router.beside.values())
+        for run in runs:
+            if run.stopper is None:
+                self._stops.begin(run, "stopped_by_user")
+            elif isinstance(run, CellRun) and run.sent:
+                self._tasks.add(self._stops.send_quietly(self._stops.signal(run)))
+        return bool(runs)
 
     async def restart_interpreter(self) -> None:
         """End the interpreter with all it holds and start a fresh one in the same sandbox; wait until it is ready.
@@ -263,9 +272,9 @@ class SandboxResource(ResourceLife):
         A running cell ends with the cause ``stopped_by_user``. Raises SandboxDied or SandboxError.
         """
         self._refuse_dead()
-        run = self._router.active
-        if isinstance(run, CellRun) and run.stopper is None:
-            run.stopper = "stopped_by_user"
+        for run in self._router.runs:
+            if isinstance(run, CellRun) and run.stopper is None:
+                run.stopper = "stopped_by_user"
         if not await self._resident.kill("stopped_by_user", KILL_DEADLINE):
             self._stops.end_sandbox("stopped_by_user")
         self._idle_death = None
@@ -320,6 +329,13 @@ class SandboxResource(ResourceLife):
         """See to it that what was asked in vain ends within the grace time, at the cost of the interpreter if need be;
         the next cell is told so."""
         self._questions.end_late(self._stops.grace)
+
+    async def set_up_subshell(self, subshell: str, wanted: bool) -> None:
+        """Make a subshell, or end it when its cells have ended; without an interpreter its first cell makes it."""
+        if not wanted:
+            self._begun.pop(subshell, None)
+        if self._closing is None and self._resident.state == "ready":
+            await self._stops.send_quietly({"op": "subshell", "id": subshell, "open": wanted})
 
     async def send_comm(
         self,
@@ -414,8 +430,8 @@ class SandboxResource(ResourceLife):
         raise wire.WireError(f"op {op} came after the start")
 
     def _running(self, header: Mapping[str, Any]) -> CellRun | None:
-        run = self._router.active
-        return run if isinstance(run, CellRun) and run.sent and header["cell"] == run.cell else None
+        run = self._router.run_of(header["cell"])
+        return run if isinstance(run, CellRun) and run.sent else None
 
     async def _on_done(self, header: Mapping[str, Any], payload: bytes) -> None:
         run = self._running(header)
@@ -443,15 +459,15 @@ class SandboxResource(ResourceLife):
         await self._stops.send_quietly({"op": "step_need_reply", "step": step, "ok": ok})
 
     def _lost_for_question(self, death: DeathCause) -> None:
-        if self._router.active is None:
+        if not self._router.runs:
             self._idle_death = death
 
     def _interpreter_exited(self, death: DeathCause, was_ready: bool) -> None:
         self._questions.forget()
         self._listing.unchanged = False
-        run = self._router.active
         self._wear.ended(death, was_ready)
-        if isinstance(run, CellRun) and run.sent:
+        runs = [run for run in self._router.runs if isinstance(run, CellRun) and run.sent]
+        for run in runs:
             run.die(death)
-        elif was_ready and death.kind != "stopped_by_user":
+        if not runs and was_ready and death.kind != "stopped_by_user":
             self._idle_death = death

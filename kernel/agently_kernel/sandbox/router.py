@@ -34,10 +34,14 @@ MOST_OUTPUT_WIDGETS = 1000
 
 
 class OutputRouter:
-    """Knows the running execution and the cells that have run; turns frames into events."""
+    """Knows the running executions and the cells that have run; turns frames into events.
+
+    ``active`` has the sandbox's main turn; ``beside`` are cells that run in subshells, by their names.
+    """
 
     def __init__(self) -> None:
         self.active: Activity | None = None
+        self.beside: dict[str, CellRun] = {}
         self.background_sink: OutputSink | None = None
         self._cells: OrderedDict[str, bool] = OrderedDict()  # with whether it had shown anything at its end
         self._output_widgets: OrderedDict[str, str] = OrderedDict()  # with the cell whose output each takes now
@@ -50,12 +54,27 @@ class OutputRouter:
         while len(self._cells) > KNOWN_CELLS:
             self._cells.popitem(last=False)
 
+    @property
+    def runs(self) -> tuple[Activity, ...]:
+        """All that runs, what has the main turn first."""
+        return (*(() if self.active is None else (self.active,)), *self.beside.values())
+
+    def run_of(self, cell: str) -> Activity | None:
+        """Return what runs under the name *cell*."""
+        if self.active is not None and self.active.cell == cell:
+            return self.active
+        return self.beside.get(cell)
+
     def ended(self, run: Activity) -> None:
         """Note that *run* is over."""
+        if self.run_of(run.cell) is not run:
+            return
         if self.active is run:
             self.active = None
-            if run.cell in self._cells:
-                self._cells[run.cell] = run.shown
+        else:
+            del self.beside[run.cell]
+        if run.cell in self._cells:
+            self._cells[run.cell] = run.shown
 
     def handle(self, op: str, header: Mapping[str, Any], payload: bytes) -> Awaitable[None] | None:
         """Take one output frame. Raises WireError for content of the wrong shape."""
@@ -79,14 +98,15 @@ class OutputRouter:
 
     def _owner(self, cell: str | None) -> str:
         if cell is None:
-            return self.active.cell if isinstance(self.active, CellRun) and self.active.sent else ""
+            sent = (run.cell for run in self.runs if isinstance(run, CellRun) and run.sent)
+            return next(sent, "")
         return cell if cell in self._cells else ""
 
     def _emit(self, cell: str, event: OutputEvent) -> None:
-        active = self.active
-        if active is not None and cell == active.cell:
-            active.shown |= not isinstance(event, ClearOutput | CommOutput)
-            deliver(active.sink, event)
+        run = self.run_of(cell)
+        if run is not None:
+            run.shown |= not isinstance(event, ClearOutput | CommOutput)
+            deliver(run.sink, event)
         elif (late := self._late(cell, event)) is not None:
             deliver(self.background_sink, late)
 
@@ -123,24 +143,25 @@ class OutputRouter:
             self._output_widgets[event.comm_id] = event.cell if state["msg_id"] == event.cell else ""
 
     def _stream(self, header: Mapping[str, Any], payload: bytes) -> None:
-        active, name, step = self.active, header["name"], header.get("step")
+        name, step = header["name"], header.get("step")
         if step is not None:
-            if isinstance(active, PlanRun) and step == active.current_step:
-                active.stream(name, payload)
+            if isinstance(self.active, PlanRun) and step == self.active.current_step:
+                self.active.stream(name, payload)
             return  # the last words of a step that is over
         cell = self._owner(header.get("cell"))
-        if isinstance(active, CellRun) and cell == active.cell:
-            active.stream(name, payload)
+        run = self.run_of(cell)
+        if isinstance(run, CellRun):
+            run.stream(name, payload)
             return
         text = self._decoders.decode(cell, name, payload)
         if text:
             self._emit(cell, StreamOutput(cell, name, text))
 
     def _text(self, header: Mapping[str, Any], payload: bytes) -> None:
-        active, name = self.active, header["name"]
-        cell = self._owner(header["cell"])
-        if isinstance(active, CellRun) and cell == active.cell:
-            active.streams[name].add(payload)
+        name, cell = header["name"], self._owner(header["cell"])
+        run = self.run_of(cell)
+        if isinstance(run, CellRun):
+            run.streams[name].add(payload)
         self._emit(cell, StreamOutput(cell, name, payload.decode("utf-8", "replace")))
 
     def _content(self, op: str, header: Mapping[str, Any], content: Any) -> None:
@@ -169,8 +190,9 @@ class OutputRouter:
                 cell, str(error.get("ename", ""))[:1000], str(error.get("evalue", "")),
                 tuple(str(line) for line in lines),
             )
-            if isinstance(self.active, CellRun) and cell == self.active.cell:
-                self.active.error = {
+            run = self.run_of(cell)
+            if isinstance(run, CellRun):
+                run.error = {
                     "ename": event.ename, "evalue": event.evalue, "traceback": list(event.traceback)
                 }
         self._emit(cell, event)

@@ -23,6 +23,10 @@ AGAIN = 0.6
 finaliser or a callback, and that must not cost the variables."""
 SILENCE = 0.2
 """Seconds without a byte from a guest that is listened to, after which nothing of it waits any more."""
+GOES_ON = (
+    "The cell goes on: it waits in a subshell, where a Stop does not reach it. Stop once more to end the interpreter, "
+    "at the cost of all variables."
+)
 BACKLOG_DEADLINE = 5.0
 """Seconds until what a cell had shown before its Stop must have been taken; the grace time counts from there."""
 
@@ -72,6 +76,7 @@ class Stops:
 
     async def begin_and_wait(self, run: Activity) -> None:
         """Stop an execution whose caller has been cancelled, and wait until it is over."""
+        run.insisted = True
         self.begin(run, "stopped_by_user")
         if run.ladder is not None:
             await asyncio.wait({run.ladder}, timeout=BACKLOG_DEADLINE + self.grace + 3 * KILL_DEADLINE)
@@ -80,6 +85,11 @@ class Stops:
         """End the sandbox at once, for this reason."""
         self.sandbox_stopper = stopper
         self._session.kill()
+
+    @staticmethod
+    def signal(run: CellRun) -> dict[str, Any]:
+        """Return the message that interrupts *run*: no signal reaches the thread of a subshell."""
+        return {"op": "stop", "cell": run.cell} if run.subshell else {"op": "interrupt"}
 
     async def send_quietly(self, header: Mapping[str, Any], payload: bytes = b"") -> None:
         """Send what loses its meaning when the guest is gone."""
@@ -119,12 +129,18 @@ class Stops:
             run.finish()  # the cell has not begun; its interpreter goes on to start
             return True
         self._hurry(run)
-        await self._session.send({"op": "interrupt"})
+        await self._session.send(self.signal(run))
         await self._catch_up(run)
         if await run.wait(AGAIN * self.grace):
             return True
-        await self._session.send({"op": "interrupt"})
+        await self._session.send(self.signal(run))
         if await run.wait((1 - AGAIN) * self.grace):
+            return True
+        if run.subshell and stopper == "stopped_by_user" and not run.insisted:
+            run.notice(GOES_ON)
+            run.insisted, run.stopper = True, None  # the next Stop is not content with that
+            run.end_backlog()
+            self._session.hurry(False)
             return True
         why = "after you stopped it" if stopper == "stopped_by_user" else "after its time limit"
         run.notice(
