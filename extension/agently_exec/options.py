@@ -29,7 +29,6 @@ EXEC, LINE = "%%agently_exec", "%agently"
 ISOLATION: tuple[IsolationPolicy, ...] = ("required", "preferred", "none")
 MODES = ("snapshot", "read_only")
 NOTHING_RUN = "Nothing was run."
-MIN_MEMORY = 64 * 2**20
 
 _EXEC = re.compile(r"\s*%%agently_exec(?![\w.])([^\n]*)(?:\n|\Z)")
 _LINE = re.compile(r"\s*%agently(?![\w.])([^\n]*)\s*\Z")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,9 +28,6 @@ class Wanted:
     requirement: ExecutionResourceRequirement | None
     access: TaskWorkspaceAccessRequirement | None
     timeout: float | None
-
-
-Execute = Callable[[Wanted], Awaitable[CodeExecutionResult]]
 
 
 async def prepare(

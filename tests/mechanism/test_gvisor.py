@@ -91,7 +91,7 @@ def test_nothing_starts_as_superuser_where_the_runtime_may_be_another_program(ch
     """SYNTHETIC facts of an engine."""
     known = {"runtime_programs": {"runsc": "/usr/bin/runsc"}, "local": True, **change}
     facts = EngineFacts(
-        product="Docker", version="1", operating_system="", kind="linux", rootless=False, runtimes=("runsc",),
-        default_runtime="runc", cgroup_version="1", **known,
+        product="Docker", version="1", kind="linux", rootless=False, runtimes=("runsc",), default_runtime="runc",
+        **known,
     )
     assert GvisorSandbox.begins_as_superuser(facts, "runsc") is False

@@ -114,12 +114,6 @@ class SandboxDied(SandboxError):
     code = "sandbox.died"
 
 
-class SandboxProtocolError(SandboxError):
-    """The guest sent something that the protocol does not allow; the sandbox was ended for it."""
-
-    code = "sandbox.protocol"
-
-
 class SandboxCleanupError(SandboxError):
     """Something of a closed sandbox could not be removed."""
 

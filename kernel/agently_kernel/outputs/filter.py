@@ -79,10 +79,6 @@ class OutputFilter:
         """The kinds that were approved in this session."""
         return frozenset(self._granted)
 
-    def set_network(self, allowed: bool) -> None:
-        """Say whether frames and images may load from the network: only when the sandbox itself may."""
-        self._bundles.network_allowed = allowed
-
     # -- displays --------------------------------------------------------------------------------------------------
     def bundle(self, data: Mapping[str, Any], metadata: Mapping[str, Any], *, kind: str, cell: str) -> FilteredBundle:
         """Return what of a MIME bundle may be shown.
@@ -137,11 +133,6 @@ class OutputFilter:
         state.full = False
 
     # -- text ------------------------------------------------------------------------------------------------------
-    def stream_text(self, piece: str) -> str:
-        """Return *piece* with colours kept and other terminal sequences removed; for text that is whole
-        (StreamFilter: in pieces)."""
-        return text.clean_text(piece)
-
     def error(self, ename: str, evalue: str, traceback: Sequence[str]) -> FilteredError:
         """Return an exception's fields cleaned and bounded; of a long traceback the beginning and the end are kept."""
         limit = self.limits.error_chars

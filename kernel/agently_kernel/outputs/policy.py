@@ -38,7 +38,6 @@ class OutputLimits:
     prompt_chars: int = 4096
     comms: int = 4096
     buffer_bytes: int = 32 * 1024**2
-    stylesheet_chars: int = 4 * 1024**2
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,7 +50,6 @@ class EngineFacts(Frozen):
 
     product: str
     version: str
-    operating_system: str
     kind: str
     local: bool
     rootless: bool
@@ -58,7 +57,6 @@ class EngineFacts(Frozen):
     runtime_programs: Mapping[str, str] = Field(default_factory=dict)
     """The program (or the containerd runtime type) behind each runtime, as far as the engine tells."""
     default_runtime: str
-    cgroup_version: str
     limits: tuple[EngineLimit, ...] = ENGINE_LIMITS
     """What its control groups can hold; nothing where it has none, as rootless engines on hosts with version 1."""
 
@@ -200,7 +198,6 @@ def _facts(base_url: str, info: dict[str, Any], version: dict[str, Any]) -> Engi
     return EngineFacts(
         product="Podman" if podman else "Docker",
         version=str(version.get("Version") or "unknown")[:60],
-        operating_system=system[:100],
         kind=str(info.get("OSType") or "linux"),
         # Behind a socket file of a Linux host there may still be a virtual machine.
         local=socket and sys.platform == "linux" and "Docker Desktop" not in system
@@ -212,7 +209,6 @@ def _facts(base_url: str, info: dict[str, Any], version: dict[str, Any]) -> Engi
             for name, details in (info.get("Runtimes") or {}).items()
         },
         default_runtime=str(info.get("DefaultRuntime") or ""),
-        cgroup_version=groups,
         limits=tuple(
             name for name, key in _LIMIT_KEYS.items()
             if info.get(key) is not False and info.get("CgroupDriver") != "none" and not (rootless and groups == "1")

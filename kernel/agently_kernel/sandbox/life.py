@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from typing import Literal
 from weakref import WeakValueDictionary
 
 from agently_kernel.contract.errors import SandboxCleanupError, SandboxDied, SandboxError
@@ -142,11 +142,6 @@ class ResourceLife:
     def began(self, cell: str) -> bool:
         """True when *cell* was the last one of its subshell, or of none, that was handed to the interpreter."""
         return cell in self._begun.values()
-
-    @property
-    def interpreter_info(self) -> Mapping[str, Any]:
-        """What the interpreter said of itself when it became ready; untrusted."""
-        return self._resident.info
 
     @property
     def generation(self) -> int:

@@ -41,7 +41,6 @@ class Resident:
         self.state: InterpreterState = "none"
         self.generation = 0
         self.mode: str | None = None
-        self.info: Mapping[str, Any] = {}
         self.last_death: DeathCause | None = None
         self.start_failure = ""
         self._first_words = bytearray()
@@ -140,7 +139,6 @@ class Resident:
             raise wire.WireError(f"no interpreter of generation {header['generation']} was asked for")
         if header["state"] == "ready" and self.state == "starting":
             self.mode = header.get("mode")
-            self.info = header.get("info") or {}
             self._set("ready")
         elif header["state"] == "exited" and self.state in ("starting", "ready"):
             return self._exited(header)

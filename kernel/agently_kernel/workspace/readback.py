@@ -97,11 +97,13 @@ class BeneathOpener:
             os.close(root)
 
     def _openat2(self, directory: int, path: str, flags: int) -> int:
-        assert self._libc is not None
+        libc = self._libc
+        if libc is None:
+            raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS), path)
         how = _OpenHow(flags, 0, _RESOLVE)
         name = ctypes.c_char_p(os.fsencode(path))
         for _ in range(_ATTEMPTS):
-            descriptor = self._libc.syscall(
+            descriptor = libc.syscall(
                 ctypes.c_long(_OPENAT2), ctypes.c_int(directory), name, ctypes.byref(how), ctypes.c_size_t(_HOW_SIZE)
             )
             if descriptor >= 0:

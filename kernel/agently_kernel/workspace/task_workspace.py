@@ -71,7 +71,6 @@ class TaskWorkspace:
         self.session_id = session_id
         self.runtime_path = runtime_path
         self.source_path = runtime_path / "source"
-        self.guest_path = runtime_path / "guest"
         self.input_path = runtime_path / "input"
         self.notebook_dir = notebook_dir
         self.store = store
