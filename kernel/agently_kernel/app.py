@@ -32,7 +32,7 @@ from zmq.eventloop.zmqstream import ZMQStream
 
 from agently_kernel import __version__
 from agently_kernel.early_sockets import KINDS, Connection, EarlySockets, open_socket
-from agently_kernel.iopub_socket import LoopSocket
+from agently_kernel.iopub_socket import LoopSocket, ReplyStream
 from agently_kernel.kernel import AgentlyKernel
 from agently_kernel.startup import Prepared, prepare
 from agently_kernel.user_config import config_places, read_config
@@ -239,7 +239,7 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         self.control_thread.start()
         loop = asyncio.get_event_loop_policy().get_event_loop()
         self._iopub = LoopSocket(self._sockets["iopub"], self.session, loop)
-        shell_stream = ZMQStream(self._sockets["shell"])
+        shell_stream = ReplyStream(self._sockets["shell"])
         kernel = self.kernel = self._guarded(
             lambda: AgentlyKernel.instance(
                 parent=self, session=self.session, log=self.log, iopub_socket=self._iopub,

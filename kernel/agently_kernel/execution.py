@@ -256,7 +256,7 @@ class CodeExecution:
                 grant_hosts(resource, (), handle.network_modes, self.manager, handle.requirement)
         with run.step("materialize"):
             manifest = space.materialize(bundle, grant)
-        if isinstance(resource, UsesBuilds):
+        if bundle.build_steps and isinstance(resource, UsesBuilds):
             resource.builds = space.builds
         seconds = min((s for s in (timeout, policy.timeout_seconds) if s is not None), default=None)
         try:

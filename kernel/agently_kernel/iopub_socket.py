@@ -1,4 +1,4 @@
-"""The publishing socket, served by the kernel's own loop.
+"""The sockets that the kernel's own loop serves: the publishing one, and the one that cells come from.
 
 ipykernel gives iopub a thread, because user code blocks the main one. Here no user code runs, so a hand-over between
 two threads for every message would only cost time: the main thread sends at once, and other threads hand over to it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import zmq
@@ -18,6 +19,24 @@ _MORE = int(zmq.SNDMORE)
 _READABLE = int(zmq.POLLIN)
 
 log = logging.getLogger("agently_kernel.iopub")
+
+
+class ReplyStream(ZMQStream):
+    """A stream of a ROUTER socket, which always takes a message at once: a reply goes out in the call that sends it.
+
+    The base queues it, has its loop look at the socket, and sends when it is flushed.
+    """
+
+    def send_multipart(
+        self, msg: Sequence[Any], flags: int = 0, copy: bool = True, track: bool = False,
+        callback: Callable[[list[Any], zmq.MessageTracker | None], object] | None = None, **more: Any,
+    ) -> None:
+        """Send one message after those before it; on the loop's thread only."""
+        if self.sending() or callback is not None:
+            super().send_multipart(msg, flags, copy, track, callback, **more)
+            return
+        self.socket.send_multipart(msg, flags, copy, track, **more)
+        self._rebuild_io_state()  # type: ignore[no-untyped-call]  # sending may have taken the news of what to read
 
 
 class LoopSocket:

@@ -20,6 +20,7 @@ from agently_kernel.contract.resource import (
     ExecutionResourceHandleView,
     ExecutionResourceRequirement,
     HandleStatus,
+    ReuseDigests,
     Scope,
 )
 from agently_kernel.deadlines import Overdue, SyncBridge, bounded
@@ -60,6 +61,7 @@ class ExecutionResourceManager:
         self.bridge = SyncBridge()
         self._events = EventHub()
         self._book = HandleBook()
+        self._digests = ReuseDigests()
         self._opener = Opener(
             self.registry, self._events, self._book, self.deadlines, self, self._gate, probe_memory=probe_memory
         )
@@ -138,7 +140,7 @@ class ExecutionResourceManager:
         loop = asyncio.get_running_loop()
         if requirement.approval_required or requirement.policy.approval_mode == "always":
             await self._approve_ensure(requirement)
-        key: Key = (requirement.reuse_digest(), id(loop))
+        key: Key = (self._digests.of(requirement), id(loop))
         async with self._book.locked(key):
             handle = self._book.by_key.get(key)
             if handle is not None and handle.loop is not loop:
@@ -332,6 +334,9 @@ class ExecutionResourceManager:
         reason = "its provider reported it as unhealthy"
         if handle.provider is not None:
             try:
+                seen_ready = getattr(handle.provider, "seen_ready", None)
+                if seen_ready is not None and seen_ready(handle) is True:
+                    return True  # a task and a deadline are only for what has to be waited for
                 check = handle.provider.async_health_check(handle)
                 if await bounded(check, self.deadlines.health, strays=self._opener.strays) == "ready":
                     return True

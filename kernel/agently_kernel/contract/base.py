@@ -25,14 +25,16 @@ class Frozen(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, defer_build=True)
 
 
+_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode
+
+
 def canonical_json(value: JSONValue) -> bytes:
     """Return the one JSON text of *value*: keys sorted, no blanks, UTF-8, no NaN or infinity.
 
     Raises ValueError for a value that JSON cannot hold exactly (NaN, lone surrogates, other types).
     """
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-        return text.encode("utf-8")
+        return _canonical(value).encode("utf-8")
     except (TypeError, ValueError, UnicodeEncodeError) as error:
         raise ValueError(f"not a plain JSON value: {error}") from error
 

@@ -41,6 +41,14 @@ class SandboxProcess(Protocol):
         """End the process and everything in its sandbox at once; harmless when it is gone."""
 
 
+@runtime_checkable
+class SeenAtOnce(Protocol):
+    """A sandbox whose ``is_alive`` need not wait for anything, so that a cell in it does not wait for that either."""
+
+    def alive_now(self) -> bool:
+        """True while the first program lives and the mechanism still holds."""
+
+
 class Sandbox(Protocol):
     """An isolated place that a provider opened. Everything above (guest session, steps, bounds, time) is shared code.
 
@@ -137,7 +145,8 @@ class BuildStore(Protocol):
 
 @runtime_checkable
 class UsesBuilds(Protocol):
-    """A resource that need not build an unchanged program again; ``builds`` is set before each execution."""
+    """A resource that need not build an unchanged program again; ``builds`` is set before each execution that
+    has build steps."""
 
     builds: BuildStore | None
 
@@ -208,7 +217,11 @@ class ExecutionResourceProvider(Protocol):
         """Open a sandbox for the requirement's grant and return its resource. Leaves nothing behind when it raises."""
 
     async def async_health_check(self, handle: Any) -> Literal["ready", "unhealthy"]:
-        """Tell whether ``handle.resource`` can serve another execution."""
+        """Tell whether ``handle.resource`` can serve another execution.
+
+        A provider may have a method ``seen_ready(handle)`` too, which is asked first: True when it is seen without
+        waiting that this would return ``ready``; False leaves it to this.
+        """
 
     async def async_release(self, handle: Any) -> None:
         """Close ``handle.resource``. Raising quarantines the handle."""

@@ -150,6 +150,23 @@ class ExecutionResourceRequirement(Frozen):
         return hashlib.sha256(canonical_json(plain)).hexdigest()[:32]
 
 
+class ReuseDigests:
+    """Gives :meth:`ExecutionResourceRequirement.reuse_digest`, and makes none twice in a row: the cells of a session
+    differ in their grants only."""
+
+    def __init__(self) -> None:
+        self._last: tuple[ExecutionResourceRequirement, object, str] | None = None
+
+    def of(self, requirement: ExecutionResourceRequirement) -> str:
+        """Return the reuse digest of *requirement*."""
+        grant = requirement.task_workspace_access_grant
+        wish = requirement.model_copy(update={"task_workspace_access_grant": None})
+        mounts = grant.mounts_key() if grant is not None else None
+        if self._last is None or self._last[0] != wish or self._last[1] != mounts:
+            self._last = wish, mounts, requirement.reuse_digest()
+        return self._last[2]
+
+
 class SkipReason(Frozen):
     """Why a candidate was not taken, for people (``message``, ``remedy``) and for programs (``code``, ``subject``)."""
 

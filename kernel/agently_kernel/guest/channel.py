@@ -20,6 +20,7 @@ from typing import Any, Dict, Iterator, List, Optional, Tuple
 from . import wire
 
 FENCE_SECONDS = 30.0
+READ_BYTES = 64 * 1024  # up to here no memory is mapped anew, and given back, for every read
 _COUNTER = struct.Struct("=Q")
 _write = os.write
 _read = os.read
@@ -136,7 +137,7 @@ class Channel:
         decoder = wire.Decoder(wire.TO_INTERPRETER)
         while True:
             try:
-                data = _read(self.fd, 256 * 1024)
+                data = _read(self.fd, READ_BYTES)
             except OSError:
                 return
             if not data:

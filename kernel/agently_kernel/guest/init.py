@@ -25,7 +25,7 @@ from .resident import BecomeInterpreter, Resident
 from .steps import Steps
 from .turns import IDLE_SECONDS, Turns
 
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024  # up to here no memory is mapped anew, and given back, for every read
 LAST_WORDS_SECONDS = 1.0
 _FROM_HOST = dict(wire.TO_INIT, **wire.TO_INTERPRETER)
 

@@ -10,10 +10,14 @@ import errno
 import fcntl
 import os
 import resource
+from os import close as _close  # bound here: cells replace what modules offer
+from os import open as _open
+from os import read as _read_some
 from typing import Tuple
 
 from .loops import LOWEST_PRIVATE_FD
 
+_READ_BYTES = 64 * 1024  # up to here no memory is mapped anew for the answer
 OUT_OF_DESCRIPTORS = (
     "The source of this cell could not be opened: the interpreter may open no more files (its limit is %d, and a cell "
     "has used it up or lowered it). %%agently restart gives a new one; files in the working folder stay."
@@ -91,5 +95,13 @@ def _identity(fd: int) -> Tuple[int, int]:
 
 
 def _read(path: str) -> bytes:
-    with open(path, "rb") as stream:
-        return stream.read()
+    """Read a file with three system calls where ``open`` makes eight: this is on the path of every cell."""
+    fd = _open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        parts = []
+        while True:
+            parts.append(_read_some(fd, _READ_BYTES))
+            if not parts[-1]:
+                return b"".join(parts)
+    finally:
+        _close(fd)

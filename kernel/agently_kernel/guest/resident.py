@@ -15,7 +15,7 @@ from .turns import Turns, how_it_ended
 
 INBOX_BYTES = 32 * 1024 * 1024
 HALF_FRAME_SECONDS = 10.0
-READ_BYTES = 256 * 1024
+READ_BYTES = 64 * 1024  # as in init
 _COUNTER = struct.Struct("=Q")
 _QUESTIONS = frozenset(("complete", "inspect", "is_complete", "history"))
 

@@ -243,6 +243,11 @@ class SandboxProvider(abc.ABC, Generic[PlanT]):
                 details={"remedy": f"{error.filename or 'the runtime folder'}: {os_reason(error)}"},
             ) from error
 
+    def seen_ready(self, handle: Any) -> bool:
+        """Whether it is seen at once that :meth:`async_health_check` would return ``ready``: never past an own one."""
+        resource: SandboxResource = handle.resource
+        return type(self).async_health_check is SandboxProvider.async_health_check and resource.seen_ready
+
     async def async_health_check(self, handle: Any) -> Literal["ready", "unhealthy"]:
         """Tell whether ``handle.resource`` can serve another execution."""
         resource: SandboxResource = handle.resource

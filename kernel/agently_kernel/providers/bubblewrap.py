@@ -356,6 +356,12 @@ class BubblewrapExecutionResourceProvider:
 
     # -- life
 
+    @staticmethod
+    def seen_ready(handle: Any) -> bool:
+        """Whether ``handle.resource`` is seen at once to be what :meth:`async_health_check` calls ready."""
+        resource: SandboxResource = handle.resource
+        return resource.seen_ready
+
     async def async_health_check(self, handle: Any) -> Literal["ready", "unhealthy"]:
         """Tell whether ``handle.resource`` can serve another execution."""
         resource: SandboxResource = handle.resource

@@ -12,7 +12,7 @@ from weakref import WeakValueDictionary
 from agently_kernel.contract.errors import SandboxCleanupError, SandboxDied, SandboxError
 from agently_kernel.contract.isolation import LimitFact, SandboxFacts
 from agently_kernel.contract.outputs import OutputSink
-from agently_kernel.contract.protocols import BuildStore, GuestNetwork, Sandbox
+from agently_kernel.contract.protocols import BuildStore, GuestNetwork, Sandbox, SeenAtOnce
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.contract.workspace import TaskWorkspaceAccessGrant
 from agently_kernel.sandbox.activity import Activity, CellRun
@@ -65,6 +65,7 @@ class ResourceLife:
         self._relay: GuestNetwork | None = None
         self._network: NetworkLink | None = None  # open, or being opened
         self._sandbox = sandbox
+        self._seen_at_once = sandbox if isinstance(sandbox, SeenAtOnce) else None
         self._config = config
         self._mounts = grant.mounts_key() if grant is not None else None
         self._shown = {item.name for item in grant.inputs} if grant is not None else set()
@@ -115,6 +116,11 @@ class ResourceLife:
     def worn(self) -> bool:
         """True when no interpreter gets anywhere in this sandbox any more, so that it should be replaced."""
         return self._wear.worn
+
+    @property
+    def seen_ready(self) -> bool:
+        """True when the sandbox is as :meth:`health` wants it and that could be seen at once; False decides nothing."""
+        return self._seen_at_once is not None and self.healthy and self._seen_at_once.alive_now()
 
     async def health(self) -> Literal["ready", "unhealthy"]:
         """Ask the mechanism too; for ``ExecutionResourceProvider.async_health_check``."""

@@ -96,6 +96,10 @@ class LocalSandbox(abc.ABC):
 
     async def is_alive(self) -> bool:
         """True while the guest lives and no limit has ended it."""
+        return self.alive_now()
+
+    def alive_now(self) -> bool:
+        """As :meth:`is_alive`: what is this machine's is seen without waiting."""
         return not self._closed and self._lives() and (self._watchdog is None or self._watchdog.cause is None)
 
     async def explain_death(self, returncode: int | None) -> DeathCause:

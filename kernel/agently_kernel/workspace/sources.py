@@ -158,6 +158,8 @@ class SourceRoot:
                 f"the program and its files have {weight:,} bytes together; a sandbox can be given at most "
                 f"{self._limit:,} bytes. Give large data with --input instead"
             )
+        if self._total + weight <= keep:
+            return  # before anything that takes longer the more cells have run
         for old in [name for name in self._kept if name not in in_use]:
             if self._total + weight <= keep:
                 return

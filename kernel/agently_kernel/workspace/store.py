@@ -12,6 +12,7 @@ import os
 import re
 import secrets
 import threading
+from collections import deque
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
@@ -162,6 +163,7 @@ class WorkspaceStore:
         self.incoming = private_folder(path / INCOMING)
         self._lock = threading.Lock()
         self._meta: dict[str, Any] = {}
+        self._waiting: deque[Mapping[str, Any]] = deque()
 
     # -- collected files
 
@@ -240,16 +242,32 @@ class WorkspaceStore:
     def append_trace(self, record: Mapping[str, Any]) -> None:
         """Append one JSON record to the trace. At 16 MiB the file is set aside once (``trace.1.jsonl``) and begun anew.
 
-        Raises WorkspaceError when it cannot be written.
+        Records that were put off are written before it. Raises WorkspaceError when it cannot be written.
         """
-        line = json.dumps(record, separators=(",", ":"), default=str).encode("utf-8") + b"\n"
+        self.put_off(record)
+        self.write_off()
+
+    def put_off(self, record: Mapping[str, Any]) -> bool:
+        """Keep one record for the next :meth:`write_off`; True when none waited, so that the caller has to see to
+        one."""
+        self._waiting.append(record)
+        return len(self._waiting) == 1
+
+    def write_off(self) -> None:
+        """Append what was put off to the trace. Raises WorkspaceError when it cannot be written; it is dropped then."""
+        lines = []
+        while self._waiting:
+            record = self._waiting.popleft()
+            lines.append(json.dumps(record, separators=(",", ":"), default=str).encode("utf-8") + b"\n")
+        if not lines:
+            return
         path = self.path / TRACE_FILE
         flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
         try:
             with self._lock:
                 descriptor = os.open(path, flags, 0o600)
                 try:
-                    os.write(descriptor, line)
+                    os.write(descriptor, b"".join(lines))
                     full = os.fstat(descriptor).st_size > MAX_TRACE_BYTES
                 finally:
                     os.close(descriptor)
@@ -259,7 +277,11 @@ class WorkspaceStore:
             raise WorkspaceError(f"the trace {path} cannot be written: {os_reason(error)}") from error
 
     def read_trace(self, last: int = 1000) -> list[dict[str, Any]]:
-        """Return the last records of the trace, oldest first; a damaged line (a crash while writing) is left out."""
+        """Return the last records of the trace, oldest first; a damaged line (a crash while writing) is left out.
+
+        Raises WorkspaceError when records that were put off cannot be written.
+        """
+        self.write_off()
         try:
             lines = (self.path / TRACE_FILE).read_bytes().splitlines()[-last:]
         except FileNotFoundError:

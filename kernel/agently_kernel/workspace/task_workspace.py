@@ -379,10 +379,11 @@ class TaskWorkspace:
                     except WorkspaceError as error:
                         failures.append(str(error))
             if self._locks:
-                try:
-                    self.store.write_meta(closed_at=time.time())
-                except WorkspaceError as error:
-                    failures.append(str(error))
+                for last in (self.store.write_off, lambda: self.store.write_meta(closed_at=time.time())):
+                    try:
+                        last()
+                    except WorkspaceError as error:
+                        failures.append(str(error))
                 _release(self._locks)
             if failures:
                 raise WorkspaceError(f"the workspace {self.workspace_id} is closed, but: {'; '.join(failures)}")

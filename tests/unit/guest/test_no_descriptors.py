@@ -36,3 +36,12 @@ def test_a_limit_that_cannot_be_raised_is_told_with_the_way_out(fresh: Guest) ->
     error = fresh.run("1").error()
     assert error["ename"] == "RuntimeError"
     assert "may open no more files (its limit is 3" in error["evalue"] and "%agently restart" in error["evalue"]
+
+
+def test_a_cell_that_replaces_what_files_are_opened_with_is_followed_by_others(either: Guest) -> None:
+    names = ("os.open", "os.read", "os.close", "builtins.open", "io.open")
+    either.run(f"import os, io, builtins\nkept = {{n: eval(n) for n in {names!r}}}")
+    either.run("; ".join(f"{name} = lambda *a, **k: 1 / 0" for name in names))
+    assert either.run("print('goes on')").text() == "goes on\n"
+    either.run("; ".join(f"{name} = kept[{name!r}]" for name in names))
+    assert either.run("print(open('/dev/null').read() == '')").text() == "True\n"

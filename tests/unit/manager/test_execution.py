@@ -10,6 +10,7 @@ import pytest
 from synthetic_manager_provider import Managed, SyntheticProvider, wanted  # type: ignore[import-not-found]
 
 from agently_kernel import execution as execution_module
+from agently_kernel import execution_run as execution_run_module
 from agently_kernel.contract.approval import ApprovalOutcome
 from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.errors import ExecutionResourceError, SandboxDied, WorkspaceError
@@ -215,14 +216,32 @@ async def test_a_full_disk_at_collection_is_an_error_and_the_rest_is_kept(execut
 
     monkeypatch.setattr(workspace, "collect", full)
 
-    def trace(record: object) -> None:
-        raise WorkspaceError("no space left")
-
-    monkeypatch.setattr(workspace.store, "append_trace", trace)
     provider.script = success(reply={"execution_count": 3})
     result = await execution.async_run(CELL)
     assert result.status is ExecutionStatus.ERROR and "make room there" in result.message
     assert dict(result.reply) == {"execution_count": 3}
+
+
+async def test_traces_are_written_soon_and_together_and_one_that_cannot_be_is_only_logged(
+    execution, provider, workspace, monkeypatch, caplog
+):
+    monkeypatch.setattr(execution_run_module, "TRACE_AFTER", 0.05)
+    file = workspace.store.path / "trace.jsonl"
+    provider.script = success()
+    for _ in range(2):
+        await execution.async_run(CELL)
+    assert not file.exists()
+    await asyncio.sleep(0.15)
+    assert len(file.read_bytes().splitlines()) == 2
+    file.unlink()
+    file.mkdir()
+    assert (await execution.async_run(CELL)).status is ExecutionStatus.SUCCESS
+    await asyncio.sleep(0.15)
+    assert "the trace could not be kept: WorkspaceError" in caplog.text
+    file.rmdir()
+    await execution.async_run(CELL)
+    workspace.close()
+    assert len(file.read_bytes().splitlines()) == 1
 
 
 @pytest.mark.parametrize("steps", [*range(0, 24, 2), 40])

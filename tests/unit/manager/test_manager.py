@@ -20,7 +20,8 @@ from agently_kernel.contract.errors import (
     ExecutionResourceReleaseError,
     ExecutionResourceUnavailable,
 )
-from agently_kernel.contract.resource import ExecutionResourcePolicy, HandleStatus
+from agently_kernel.contract.resource import ExecutionResourcePolicy, HandleStatus, ReuseDigests
+from agently_kernel.contract.workspace import GrantedInput, TaskWorkspaceAccessGrant
 
 
 async def test_declaring_starts_nothing_and_shows_as_declared(make):
@@ -113,6 +114,45 @@ async def test_a_held_session_outlives_its_cells(make):
     assert handle.ref_count == 1 and len(provider.opened) == 1 and provider.live
     report = await manager.async_release_scope("session", "alice")
     assert [v.handle_id for v in report.released] == [handle.handle_id] and provider.live == []
+
+
+async def test_what_is_seen_at_once_is_not_waited_for_and_all_else_is_checked(make):
+    provider = SyntheticProvider()
+    seen = [True, False, RuntimeError("x")]
+
+    def seen_ready(handle):
+        answer = seen.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    provider.seen_ready = seen_ready
+    manager = make(provider)
+    first = await manager.async_ensure(wanted())
+    assert await manager.async_ensure(wanted()) is first and provider.log == ["probe", "ensure"]
+    assert await manager.async_ensure(wanted()) is first and provider.log == ["probe", "ensure", "health"]
+    assert await manager.async_ensure(wanted()) is not first and first.status is HandleStatus.RELEASED
+
+
+def test_a_reuse_digest_that_is_remembered_is_the_one_that_would_be_made():
+    digests = ReuseDigests()
+    grant = TaskWorkspaceAccessGrant(
+        grant_id="g1", task_workspace_id="w", execution_id="e", mode="snapshot", roots=(), issued_at=1.0
+    )
+    mount = GrantedInput(name="a", host_path="/a", mode="read_only")
+    plain = wanted()
+    variants = [
+        plain, plain.model_copy(update={"task_workspace_access_grant": grant}),
+        *(plain.model_copy(update={"task_workspace_access_grant": grant.model_copy(update=change)}) for change in (
+            {"grant_id": "g2"}, {"inputs": (mount,)}, {"task_workspace_id": "v"},
+        )),
+        plain.model_copy(update={"owner_id": "other"}), plain.model_copy(update={"reuse_key": "k"}),
+        plain.model_copy(update={"policy": plain.policy.model_copy(update={"network_mode": "enabled"})}),
+        plain.model_copy(update={"config": {"env": {"A": "b"}}}), plain.model_copy(update={"resident": False}),
+    ]
+    for one in variants:
+        for other in (*variants, one):
+            assert digests.of(other) == other.reuse_digest()
 
 
 @pytest.mark.parametrize("answer", ["unhealthy", "odd", RuntimeError("x"), lambda: asyncio.sleep(60)])

@@ -15,6 +15,7 @@ from synthetic_manager_provider import (  # type: ignore[import-not-found]
     wanted,
 )
 
+from agently_kernel import spares
 from agently_kernel.contract.bundle import CodeExecutionRequest, CodeExecutionToolchainRequirement, ExecutionForm
 from agently_kernel.contract.errors import ExecutionResourceUnavailable, SandboxLaunchError
 from agently_kernel.contract.isolation import ResourceLimits
@@ -84,7 +85,10 @@ async def test_the_next_run_gets_the_spare_and_another_one_is_opened_after_it(ex
     assert provider.live[0] is provider.opened[2] and provider.live[0].executed == []
 
 
-async def test_a_spare_goes_through_probe_health_and_policy_like_a_launch(execution, provider, manager) -> None:
+async def test_a_spare_goes_through_probe_health_and_policy_like_a_launch(
+    execution, provider, manager, monkeypatch
+) -> None:
+    monkeypatch.setattr(spares, "IN_A_ROW", 0.0)  # else a slow machine opens the next one while this run goes on
     await with_spare(execution, provider)
     provider.log.clear()
     manager.seen.clear()

@@ -275,6 +275,21 @@ def test_grants_from_many_threads(workspace):
     assert len(os.listdir(workspace.source_path)) == 3
 
 
+def test_while_there_is_room_a_cell_costs_the_same_however_many_ran_before(tmp_path):
+    class Uncounted(dict):
+        def __iter__(self):
+            raise AssertionError("all cells before were looked at")
+
+        keys = items = values = __iter__
+
+    with make_workspace(tmp_path) as workspace:
+        workspace._sources._kept = Uncounted()
+        for number in range(3):
+            grant = workspace.issue_grant(execution_id=f"e{number}")
+            workspace.materialize(make_bundle({"cell.py": b"%d" % number}), grant)
+            workspace.close_grant(grant)
+
+
 def test_thousands_of_cells_do_not_fill_the_runtime_area(tmp_path, monkeypatch):
     monkeypatch.setattr(sources_module, "KEPT_BYTES", 2**20)
     most = 0
