@@ -25,7 +25,7 @@ from agently_kernel.contract.errors import ConfigurationError
 from agently_kernel.contract.outputs import ErrorOutput, OutputEvent
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.handles import Handle
-from agently_kernel.hints import network_hint
+from agently_kernel.hints import network_hint, variable_hint
 from agently_kernel.iopub import Publisher
 from agently_kernel.outputs import FilteredError, OutputFilter, OutputPolicy
 from agently_kernel.panel_actions import PanelActions
@@ -146,7 +146,8 @@ class Session:
                 if said:
                     self.screen.note(cell, said)
             late = result.message if result.status is ExecutionStatus.TIMED_OUT and self.guest_error(result) else ""
-            for hint in filter(None, (network_hint(result), late)):
+            variable = variable_hint(result, self.settings.pass_environment)
+            for hint in filter(None, (network_hint(result), variable, late)):
                 self.screen.note(cell, hint)
             return result
 

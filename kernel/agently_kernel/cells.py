@@ -17,7 +17,7 @@ from agently_kernel.contract.resource import ExecutionResourceRequirement
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.words import sentence
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
-from agently_kernel.hints import network_hint
+from agently_kernel.hints import network_hint, variable_hint
 from agently_kernel.magics import parse_magic
 from agently_kernel.output_notes import isolation_line, refused_line
 from agently_kernel.saving import save_as_configured
@@ -166,7 +166,9 @@ class CellRunner:
         reply: dict[str, Any] = {"status": "ok", "user_expressions": {}, "payload": []}
         if result.selection is not None and result.selection.unsafe:  # for programs; people read the line
             reply["agently"] = {"unsafe": True, "provider": result.selection.provider_id}
-        for hint in (network_hint(result), kernel.sandbox.grants.inputs.hint(result, cell=cell)):
+        passed = kernel.settings.pass_environment
+        gate = kernel.sandbox.grants.inputs
+        for hint in (network_hint(result), gate.hint(result, cell=cell), variable_hint(result, passed)):
             if hint:
                 kernel.screen.note(cell, hint)
         payloads = result.reply.get("payload")

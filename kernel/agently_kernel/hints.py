@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.languages.indexes import pip_hosts
+from agently_kernel.sandbox.interpreter import is_own_variable
 
 TAIL = 8192
 """Characters at the end of each stream that are looked at."""
@@ -18,6 +20,7 @@ _NO_NETWORK = re.compile(
     r"Could not find a version that satisfies the requirement|"
     r"getaddrinfo (?:failed|ENOTFOUND)|dial (?:tcp|udp)[^\n]{0,200}(?:no such host|unreachable|connection refused)"
 )
+_NO_VARIABLE = re.compile(r"KeyError: '([A-Za-z_][A-Za-z0-9_]{0,127})'")
 _INSTALLERS: Mapping[str, re.Pattern[str]] = {
     "python": re.compile(r"No matching distribution found|NewConnectionError.{0,300}/simple/"),
     "node": re.compile(r"npm (?:ERR|error)"),
@@ -58,6 +61,26 @@ def network_hint(result: CodeExecutionResult) -> str:
         "begin the cell of a program with %%agently_exec --network HOST (you are asked); to open them always, list "
         "them in c.AgentlyKernel.network_hosts in your configuration."
     )
+
+
+def variable_hint(result: CodeExecutionResult, passed: Collection[str]) -> str:
+    """Return how a variable of the environment is passed on when code seems to have failed for want of it, else "".
+
+    *passed*: the names that are passed on already. What the code showed is only searched for Python's words.
+    """
+    if result.status is ExecutionStatus.SUCCESS:
+        return ""
+    error: Mapping[str, object] = result.error or {}
+    lines = error.get("traceback")
+    shown = "\n".join(map(str, lines)) if isinstance(lines, list | tuple) else ""
+    for text in (f"{shown}\n{error.get('ename')}: {error.get('evalue')}"[-TAIL:], result.stderr.text[-TAIL:]):
+        found = _NO_VARIABLE.findall(text) if "environ" in text else []
+        if found and found[-1] in os.environ and found[-1] not in passed and not is_own_variable(found[-1]):
+            return (
+                f"{found[-1]} is set where this kernel was started, but a sandbox gets no variable of there by itself. "
+                f'To pass it on: c.AgentlyKernel.pass_environment = ["{found[-1]}"] in your configuration.'
+            )
+    return ""
 
 
 def program_hint(request: CodeExecutionRequest, result: CodeExecutionResult) -> str:

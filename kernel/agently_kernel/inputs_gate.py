@@ -17,15 +17,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from agently_kernel.contract.approval import Gate
+from agently_kernel.contract.approval import ApprovalOutcome, Gate
 from agently_kernel.contract.bundle import MAX_BUNDLE_FILES, MAX_FILE_BYTES, CodeExecutionFile
-from agently_kernel.contract.errors import ConfigurationError, WorkspaceError
+from agently_kernel.contract.errors import ApprovalDenied, ConfigurationError, WorkspaceError
 from agently_kernel.contract.paths import OUTPUT_ROOT, normalise_relative_path
 from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.workspace import GrantedInput
 from agently_kernel.policy import PolicyApproval
-from agently_kernel.workspace.inputs import absolute, classify, is_secret_name
+from agently_kernel.workspace.inputs import PathClass, absolute, classify, is_secret_name
 from agently_kernel.workspace.task_workspace import TaskWorkspace
 
 InputMode = Literal["snapshot", "read_only"]
@@ -76,7 +76,10 @@ def hidden_by(names: str) -> str:
 
 @dataclass(slots=True)
 class InputGate:
-    """Gives inputs to one workspace. ``folder`` is the notebook's folder, which relative names start from."""
+    """Gives inputs to one workspace. ``folder`` is the notebook's folder, which relative names start from.
+
+    ``gives``: an ordinary file beside the notebook that code opens is given without a question.
+    """
 
     approval: PolicyApproval
     workspace: TaskWorkspace
@@ -84,6 +87,7 @@ class InputGate:
     session_id: str
     folder: Path
     changed: Callable[[], None] = lambda: None
+    gives: bool = False
     _stamps: dict[tuple[str, str], Stamp] = field(default_factory=dict)
     _needed: set[tuple[str, str]] = field(default_factory=set)
 
@@ -166,10 +170,19 @@ class InputGate:
 
         A cell's question about a name is asked once. Raises ApprovalDenied, WorkspaceError.
         """
-        if not self.may_say(path, cell=cell):
+        unasked = self.gives and self.lies_beside(path) and await asyncio.to_thread(self._open_to_code, path)
+        if not unasked and not self.may_say(path, cell=cell):
             return None
         why = "The running cell opens it; it goes on as soon as you have answered."
-        return await self.grant(path, asked_by_code=True, cell=cell, why=why)
+        return await self.grant(path, asked_by_code=not unasked, cell=cell, why=why)
+
+    async def refused(self, path: str, denied: ApprovalDenied) -> str:
+        """Return what to say of a file that :meth:`needed` did not give, because a question about it ended so."""
+        said = not_given(path, str(denied.details.get("reason") or ""))
+        alone = denied.details.get("outcome") == ApprovalOutcome.NO_CHANNEL.value
+        if self.gives or not alone or not await asyncio.to_thread(self._open_to_code, path):
+            return said
+        return f'{said} in a cell before it, or set c.AgentlyKernel.notebook_files = "give" in your configuration.'
 
     def lies_beside(self, path: str) -> bool:
         """Return whether *path* (untrusted) names something beside the notebook of which no copy was given yet."""
@@ -250,19 +263,35 @@ class InputGate:
     def _beside(self, path: Path) -> bool:
         return path != self.folder and self.folder in path.parents
 
-    async def _ask(self, path: Path, *, asked_by_code: bool, cell: str, why: str, name: str) -> bool:
-        """Pass the gate that *path* needs; return whether a person allowed a sensitive place."""
+    def _look(self, path: Path) -> tuple[PathClass, Path, bool]:
+        """Return what kind of place *path* is, where it leads, and whether it is given when a person has named it."""
         private = self.workspace.private_places
-        kind = await asyncio.to_thread(lambda: classify(path, private=private))
-        if kind == "forbidden":
-            raise WorkspaceError(f"{path} is part of the machine or of this product and is never given to a sandbox")
-        real = await asyncio.to_thread(path.resolve)
+        kind = classify(path, private=private)
+        if kind == "forbidden":  # a link to itself, for one, which leads nowhere
+            return kind, path, False
+        real = path.resolve()
         beside = (
             self._beside(path)
             and self.folder.resolve() in real.parents
-            and await asyncio.to_thread(lambda: classify(self.folder, private=private)) == "ordinary"  # not all of HOME
+            and classify(self.folder, private=private) == "ordinary"  # not all of HOME
         )
-        if kind == "ordinary" and beside and not asked_by_code and self.policy.approval_mode != "always":
+        return kind, real, kind == "ordinary" and beside and self.policy.approval_mode != "always"
+
+    def _open_to_code(self, name: str) -> bool:
+        """Return whether the file *name* is given without a question to code that opens it, where ``gives`` is set.
+
+        A folder, a hidden file and what a link shows under another name are not.
+        """
+        _, real, named = self._look(self.folder / name)
+        hidden = any(part.startswith(".") for part in Path(name).parts)
+        return named and not hidden and real.is_file() and real == self.folder.resolve() / name
+
+    async def _ask(self, path: Path, *, asked_by_code: bool, cell: str, why: str, name: str) -> bool:
+        """Pass the gate that *path* needs; return whether a person allowed a sensitive place."""
+        kind, real, named = await asyncio.to_thread(self._look, path)
+        if kind == "forbidden":
+            raise WorkspaceError(f"{path} is part of the machine or of this product and is never given to a sandbox")
+        if named and not asked_by_code:
             return False
         gate: Gate = "sensitive_input" if kind == "sensitive" else "input"
         facts: dict[str, str | int] = dict(await asyncio.to_thread(_facts, path))

@@ -95,6 +95,8 @@ class AgentlyKernel(Dispatch):
     collection = _setting("collection")
     outputs = _setting("outputs")
     cell_output_bytes = _setting("cell_output_bytes")
+    notebook_files = _setting("notebook_files")
+    pass_environment = _setting("pass_environment")
     warm_spare = _setting("warm_spare")
     save_outputs = _setting("save_outputs")
 

@@ -16,7 +16,7 @@ from agently_kernel.contract.outputs import NoticeOutput, OutputSink
 from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.contract.workspace import GrantedInput, TaskWorkspaceAccessRequirement
 from agently_kernel.handles import Handle
-from agently_kernel.inputs_gate import InputGate, not_given, not_mounted, not_written
+from agently_kernel.inputs_gate import InputGate, not_mounted, not_written
 from agently_kernel.manager import ExecutionResourceManager
 from agently_kernel.policy import PolicyApproval
 from agently_kernel.providers.network import grant_hosts, relayed_hosts, withdraw_hosts
@@ -34,7 +34,7 @@ class SessionGrants:
     """Keeps the hosts and inputs of one session and gives them to its sandboxes.
 
     *workspace* makes the session's workspace when it is first needed; *handle* returns that of the session's sandbox,
-    None while there is none; *changed* is called after every change.
+    None while there is none; *changed* is called after every change. *gives*: as of :class:`InputGate`.
     """
 
     def __init__(
@@ -47,6 +47,7 @@ class SessionGrants:
         workspace: Callable[[], TaskWorkspace],
         handle: Callable[[], Handle | None],
         changed: Callable[[], None],
+        gives: bool = False,
     ) -> None:
         self._approval = approval
         self._manager = manager
@@ -55,6 +56,7 @@ class SessionGrants:
         self._workspace = workspace
         self._session_handle = handle
         self._changed = changed
+        self._gives = gives
         self._gate: InputGate | None = None
         self._hosts: tuple[str, ...] = ()
         self._mounted: tuple[GrantedInput, ...] = ()
@@ -148,7 +150,7 @@ class SessionGrants:
             space = self._workspace()
             folder = space.notebook_dir or Path.cwd()
             self._gate = InputGate(
-                self._approval, space, self._policy, self._session_id, folder, changed=self._changed
+                self._approval, space, self._policy, self._session_id, folder, changed=self._changed, gives=self._gives
             )
         return self._gate
 
@@ -198,7 +200,7 @@ class SessionGrants:
                 granted = await self.inputs.needed(path, cell=cell)
                 return granted.name if granted is not None else None
             except ApprovalDenied as denied:
-                said = not_given(path, str(denied.details.get("reason") or ""))
+                said = await self.inputs.refused(path, denied)
         sink = sink or self.sink
         if said and sink is not None:
             sink(NoticeOutput(cell, said))

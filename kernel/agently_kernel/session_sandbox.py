@@ -70,7 +70,7 @@ class SessionSandbox:
         )
         self.grants = SessionGrants(
             approval, self.manager, self.policy, session_id, workspace=lambda: self.workspace,
-            handle=lambda: self._handle, changed=lambda: self.on_grants(),
+            handle=lambda: self._handle, changed=lambda: self.on_grants(), gives=settings.notebook_files == "give",
         )
         self.on_grants: Callable[[], None] = lambda: None
         """Called after every change of what the session's sandbox may use: hosts, inputs, and the facts about them."""

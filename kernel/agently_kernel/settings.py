@@ -24,11 +24,13 @@ from agently_kernel.contract.network import EVERY_PUBLIC_HOST, normalise_hosts
 from agently_kernel.contract.paths import normalise_relative_path
 from agently_kernel.contract.resource import ExecutionResourcePolicy, IsolationPolicy, ProviderCandidate
 from agently_kernel.contract.workspace import CollectionLimits
+from agently_kernel.sandbox.interpreter import is_own_variable
 
 SECTION = "AgentlyKernel"
 CONFIG_NAME = "agently_kernel_config"
 _ALIASES = {"memory": "memory_bytes", "file_size": "file_size_bytes"}
 _UNITS = {"": 1, "b": 1, "k": 2**10, "m": 2**20, "g": 2**30, "t": 2**40}
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}\Z")
 _SIZE = re.compile(r"\s*(\d{1,20}(?:\.\d{1,20})?)\s*([bkmgt]?)(?:i?b)?\s*\Z", re.IGNORECASE | re.ASCII)
 
 
@@ -161,6 +163,15 @@ class KernelSettings(Frozen):
         default=8 * 2**20, ge=64 * 2**10, le=2**30, examples=["32M"],
         description="text shown of a cell; of more, head and tail are shown",
     )
+    notebook_files: Literal["ask", "give"] = Field(
+        default="ask", examples=["give"],
+        description="a file beside the notebook that code opens: ask, or give a copy of it without a question; hidden "
+        "files, names that hold secrets and what links lead out to are asked for in any case",
+    )
+    pass_environment: tuple[str, ...] = Field(
+        default=(), examples=[["RUN_DATE", "REGION"]],
+        description="environment variables that cells get as they are where the kernel was started",
+    )
     warm_spare: bool = Field(
         default=True, examples=[False],
         description="after a run in a fresh sandbox keep one more ready for the next, for two minutes",
@@ -182,13 +193,25 @@ class KernelSettings(Frozen):
             return value
         return {str(name): tuple(hosts) if isinstance(hosts, list) else hosts for name, hosts in value.items()}
 
-    @field_validator("providers", "required_axes", "required_limits", "network_hosts", mode="before")
+    @field_validator(
+        "providers", "required_axes", "required_limits", "network_hosts", "pass_environment", mode="before"
+    )
     @classmethod
     def _sequence(cls, value: object) -> object:
         value = _literal(value)
         if isinstance(value, str):
             value = [part.strip() for part in value.split(",") if part.strip()]
         return tuple(value) if isinstance(value, list) else value
+
+    @field_validator("pass_environment")
+    @classmethod
+    def _variables(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for name in value:
+            if not _VARIABLE.match(name):
+                raise ValueError(f"{shown(name)} is no name of an environment variable, such as 'RUN_DATE'")
+            if is_own_variable(name):
+                raise ValueError(f"{name!r} is set by the sandbox itself, or steers what it loads, and never passed on")
+        return value
 
     @field_validator("limits", "collection", mode="before")
     @classmethod
@@ -235,7 +258,7 @@ class KernelSettings(Frozen):
                 approval_mode=self.approval_mode, approval_timeout_seconds=self.approval_timeout,
                 network_mode="hosts" if hosts else self.network, network_hosts=hosts,
                 package_hosts=self.package_hosts, timeout_seconds=self.timeout, max_output_bytes=256 * 1024,
-                limits=self.limits, required_limits=self.required_limits,
+                limits=self.limits, required_limits=self.required_limits, pass_environment=self.pass_environment,
             )
         except ValidationError as error:
             raise ConfigurationError("; ".join(_sentences(error))) from error

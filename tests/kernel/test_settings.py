@@ -92,6 +92,10 @@ def test_values_of_a_file_and_of_a_command_line_mean_the_same() -> None:
             {"save_outputs": "../up"},
             "c.AgentlyKernel.save_outputs = '../up' is not valid: must name a folder below the notebook's ",
         ),
+        ({"pass_environment": "A-B"}, "'A-B' is no name of an environment variable, such as 'RUN_DATE'"),
+        ({"pass_environment": ["HOME"]}, "'HOME' is set by the sandbox itself, or steers what it loads"),
+        ({"pass_environment": ["RUN_DATE", "LD_PRELOAD"]}, "'LD_PRELOAD' is set by the sandbox itself, or steers"),
+        ({"pass_environment": ["PYTHONSTARTUP"]}, "'PYTHONSTARTUP' is set by the sandbox itself, or "),
         ({"unsafe_fallback": True}, "unsafe_fallback=True needs isolation='preferred' or 'none'"),
         (
             {"providers": [{"provider_id": "a", "cfg": 1}]},

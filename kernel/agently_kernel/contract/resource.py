@@ -86,6 +86,7 @@ class ExecutionResourcePolicy(Frozen):
     max_output_bytes: int = Field(default=8 * 1024**2, ge=1024, le=1024**3)
     limits: ResourceLimits = ResourceLimits()
     required_limits: tuple[str, ...] = Field(default=(), description="limit names that must have a mechanism in force")
+    pass_environment: tuple[str, ...] = Field(default=(), description="variables that code gets as they are here")
 
     @field_validator("network_hosts")
     @classmethod

@@ -16,7 +16,8 @@ from typing import Any, Optional, Set, Tuple
 
 from .streams import Router
 
-MOST_QUESTIONS = 64
+MOST_QUESTIONS = 1000
+"""How many missing names one cell may ask for: the host, which asks a person about few of them, bounds that itself."""
 ANSWER_SECONDS = 3600.0
 """How long a file is waited for: longer than any person is asked, so that a host which never answers holds no cell for
 ever. The call then goes on as if nobody had the file."""

@@ -159,7 +159,7 @@ class BubblewrapExecutionResourceProvider:
                 sandbox = self._sandbox(plan, folder / "source", policy.limits)
                 resource = await SandboxResource.open(
                     sandbox, safety_class=SafetyClass.ISOLATED, python=plan.interpreter.executable,
-                    boot=self._boot(plan, policy.limits), tools=tools, start_interpreter=False,
+                    boot=self._boot(plan, policy), tools=tools, start_interpreter=False,
                 )
                 facts = resource.facts
                 await resource.aclose()
@@ -266,7 +266,7 @@ class BubblewrapExecutionResourceProvider:
         try:
             resource = await SandboxResource.open(
                 sandbox, safety_class=SafetyClass.ISOLATED, python=plan.interpreter.executable, grant=grant,
-                boot=self._boot(plan, policy.limits), tools=tools, max_output_bytes=policy.max_output_bytes,
+                boot=self._boot(plan, policy), tools=tools, max_output_bytes=policy.max_output_bytes,
                 start_interpreter=requirement.resident, on_booting=lambda: self._booting(requirement),
             )
             return await with_network(resource, requirement, policy, NETWORK_MODES, self._host)
@@ -342,15 +342,17 @@ class BubblewrapExecutionResourceProvider:
         )
 
     @staticmethod
-    def _boot(plan: _Plan, limits: ResourceLimits) -> BootConfig:
-        places = find_places()
+    def _boot(plan: _Plan, policy: ExecutionResourcePolicy) -> BootConfig:
+        limits, places = policy.limits, find_places()
         own = {**certificate_variables(), **plan.config.env}
         return BootConfig(
             # The number is counted per uid: sound in a user namespace, and with a uid of the sandbox's own.
             limits=boot_rlimits(limits, processes_by_rlimit=plan.mode == "user" or "pids" not in places),
             seccomp=SeccompBoot(hidden_memory="all" if limits.memory_bytes is None or "memory" in places else "small"),
             interpreter=InterpreterBoot(
-                env=sandbox_environment(plan.interpreter, cpus=limits.cpus, extra=own)
+                env=sandbox_environment(
+                    plan.interpreter, cpus=limits.cpus, passed=policy.pass_environment, extra=own
+                )
             ),
         )
 

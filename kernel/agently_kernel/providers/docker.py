@@ -252,7 +252,9 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             executable="python3", real_executable="python3", version="", prefix=sys.base_prefix, roots=(),
             path=plan.image.path,
         )
-        own = sandbox_environment(inside, cpus=request.policy.limits.cpus, extra=plan.config.env)
+        own = sandbox_environment(
+            inside, cpus=request.policy.limits.cpus, passed=request.policy.pass_environment, extra=plan.config.env
+        )
         return BootConfig(
             limits=boot_rlimits(request.policy.limits, processes_by_rlimit=spec.processes_by_rlimit),
             seccomp=SeccompBoot(enabled=True, allow_inet=True, allow_unix=True),

@@ -32,7 +32,9 @@ async def open_in_area(
     *env*: variables besides the fixed ones. Raises SandboxLaunchError; area and lease are gone then.
     """
     limits = request.policy.limits
-    environment = sandbox_environment(interpreter, cpus=limits.cpus, extra=env)
+    environment = sandbox_environment(
+        interpreter, cpus=limits.cpus, passed=request.policy.pass_environment, extra=env
+    )
     return await SandboxResource.open(
         HostSandbox(launch, area, limits, lease=lease),
         safety_class=safety_class,

@@ -161,7 +161,9 @@ class RunscExecutionResourceProvider(SandboxProvider[RunscPlan]):
         }
         sandbox = RunscSandbox(plan.binary, flags, layout, facts, lease=lease, launcher=plan.launcher)
         own = {**certificate_variables(), **plan.config.env}
-        environment = sandbox_environment(plan.interpreter, cpus=request.policy.limits.cpus, extra=own)
+        environment = sandbox_environment(
+            plan.interpreter, cpus=request.policy.limits.cpus, passed=request.policy.pass_environment, extra=own
+        )
         resource = await SandboxResource.open(
             sandbox,
             safety_class=SafetyClass.ISOLATED,

@@ -29,6 +29,27 @@ _VERSIONED = f"python{sys.version_info[0]}.{sys.version_info[1]}"
 _PARTS = ("bin", "pyvenv.cfg", f"lib/{_VERSIONED}", f"lib64/{_VERSIONED}", f"include/{_VERSIONED}")
 _HOST_VARIABLES = ("TZ", "LC_TIME", "LC_NUMERIC", "LC_MONETARY", "LC_PAPER", "LC_MEASUREMENT")
 _THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
+_HOME = "/tmp/home"  # noqa: S108 - a path inside the sandbox's own tmpfs
+_FIXED: Mapping[str, str] = {
+    "HOME": _HOME,
+    "USER": "sandbox",
+    "LOGNAME": "sandbox",
+    "SHELL": "/bin/sh",
+    "TMPDIR": "/tmp",  # noqa: S108
+    "LANG": "C.UTF-8",
+    "TERM": "xterm-256color",
+    "PYTHONDONTWRITEBYTECODE": "1",
+    "PYTHONUTF8": "1",
+    "PIP_RETRIES": "1",  # else it waits long for a network that is off
+    "PIP_DISABLE_PIP_VERSION_CHECK": "1",
+    "MPLBACKEND": "module://matplotlib_inline.backend_inline",
+    "MPLCONFIGDIR": _HOME + "/.config/matplotlib",
+    "IPYTHONDIR": _HOME + "/.ipython",
+    "XDG_CONFIG_HOME": _HOME + "/.config",
+    "XDG_CACHE_HOME": _HOME + "/.cache",
+    "XDG_DATA_HOME": _HOME + "/.local/share",
+}
+_STEERING = ("LD_", "DYLD_", "GLIBC_", "PYTHON", "AGENTLY_")
 
 
 class InterpreterLayout(Frozen):
@@ -189,37 +210,23 @@ def _changed_at(path: str) -> int:
 
 
 def sandbox_environment(
-    layout: InterpreterLayout, *, cpus: float | None, extra: Mapping[str, str] | None = None
+    layout: InterpreterLayout, *, cpus: float | None, passed: Iterable[str] = (), extra: Mapping[str, str] | None = None
 ) -> dict[str, str]:
-    """Return the whole environment of a guest: nothing of the host's but a few locale settings, then *extra*.
+    """Return the whole environment of a guest: of the host's a few locale settings and *passed*, then *extra*.
 
-    ``cpus`` bounds the threads that numeric libraries start; without it they see the cores that are there.
+    ``cpus`` bounds the threads that numeric libraries start; without it they see the cores that are there. *passed*:
+    names of variables of this process that the user's configuration passes on; those that are not set are left out.
     """
-    home = "/tmp/home"  # noqa: S108 - a path inside the sandbox's own tmpfs
-    env = {name: os.environ[name] for name in _HOST_VARIABLES if name in os.environ}
-    env.update({
-        "PATH": layout.path,
-        "HOME": home,
-        "USER": "sandbox",
-        "LOGNAME": "sandbox",
-        "SHELL": "/bin/sh",
-        "TMPDIR": "/tmp",  # noqa: S108
-        "LANG": "C.UTF-8",
-        "TERM": "xterm-256color",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PYTHONUTF8": "1",
-        "PIP_RETRIES": "1",  # else it waits long for a network that is off
-        "PIP_DISABLE_PIP_VERSION_CHECK": "1",
-        "MPLBACKEND": "module://matplotlib_inline.backend_inline",
-        "MPLCONFIGDIR": home + "/.config/matplotlib",
-        "IPYTHONDIR": home + "/.ipython",
-        "XDG_CONFIG_HOME": home + "/.config",
-        "XDG_CACHE_HOME": home + "/.cache",
-        "XDG_DATA_HOME": home + "/.local/share",
-    })
+    env = {name: os.environ[name] for name in (*_HOST_VARIABLES, *passed) if name in os.environ}
+    env.update(_FIXED, PATH=layout.path)
     if layout.prefix != sys.base_prefix:
         env["VIRTUAL_ENV"] = layout.prefix
     if cpus is not None:
         env.update(dict.fromkeys(_THREAD_VARIABLES, str(max(1, round(cpus)))))
     env.update(extra or {})
     return env
+
+
+def is_own_variable(name: str) -> bool:
+    """True for a variable that a sandbox sets itself, or that steers what is loaded before the code in it."""
+    return name in _FIXED or name in ("PATH", "VIRTUAL_ENV") or name.startswith(_STEERING)

@@ -10,7 +10,7 @@ import _thread
 import os
 import sys
 
-MOST_QUESTIONS = 64
+MOST_QUESTIONS = 1000
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT
 _ANEW = os.O_TRUNC | os.O_EXCL
 
