@@ -22,6 +22,7 @@ import { paintBadges } from './badges';
 import { FrameFocus } from './framefocus';
 import { FrameHeights } from './frames';
 import { InputBoxes } from './inputboxes';
+import { replyText } from './kerneltexts';
 import { Notices } from './notices';
 import { DEFAULT_OPTIONS, SandboxSessions } from './sessions';
 import type { KernelLink } from './link';
@@ -162,7 +163,7 @@ const panel: JupyterFrontEndPlugin<void> = {
           const text = document.createElement('pre');
           text.className = 'agently-Doctor';
           text.tabIndex = 0;
-          text.textContent = reply.doctor?.text ?? reply.message;
+          text.textContent = reply.doctor?.text ?? replyText(trans, reply.message);
           body.node.appendChild(text);
           void showDialog({
             title: trans.__('Sandbox doctor'),
@@ -203,9 +204,9 @@ const panel: JupyterFrontEndPlugin<void> = {
           30_000
         );
         if (!reply.accepted) {
-          Notification.error(reply.message);
+          Notification.error(replyText(trans, reply.message));
         } else if (reply.message.includes('restart the sandbox')) {
-          Notification.warning(reply.message, {
+          Notification.warning(replyText(trans, reply.message), {
             autoClose: false,
             actions: [
               {
@@ -215,7 +216,7 @@ const panel: JupyterFrontEndPlugin<void> = {
             ]
           });
         } else {
-          Notification.success(reply.message, { autoClose: 8000 });
+          Notification.success(replyText(trans, reply.message), { autoClose: 8000 });
         }
       } catch {
         Notification.error(
@@ -232,9 +233,9 @@ const panel: JupyterFrontEndPlugin<void> = {
       try {
         const reply = await ask();
         if (!reply.accepted) {
-          Notification.error(reply.message);
+          Notification.error(replyText(trans, reply.message));
         } else if (reply.message) {
-          Notification.success(reply.message, { autoClose: 5000 });
+          Notification.success(replyText(trans, reply.message), { autoClose: 5000 });
         }
       } catch {
         Notification.error(trans.__('The kernel did not answer.'));

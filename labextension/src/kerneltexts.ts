@@ -1,4 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
+import { ENDS, REFUSALS, REPLIES } from './endtexts';
+import { REMEDIES, SKIPS } from './providertexts';
+import { Rule, say } from './saying';
 
 /**
  * Sentences of the kernel in the words of the reader's language.
@@ -6,8 +9,6 @@ import type { TranslationBundle } from '@jupyterlab/translation';
  * What the kernel calls a check, an outcome or a reason is stable; the sentence for people is here. What is not known
  * here, for example of an outside provider, is shown in the kernel's own English words.
  */
-type Rule = [RegExp, (trans: TranslationBundle, m: RegExpExecArray) => string];
-
 /** What was tried or read. */
 const CHECKS: Rule[] = [
   [/^(?:pid_namespace|own pid namespace)$/s, trans => trans.__('Its processes have a namespace of their own')],
@@ -116,72 +117,15 @@ const REASONS: Rule[] = [
   [/^(?:An output of (\d+) MiB was withheld: (\d+) MiB is the most\. Write it below output\/\.)$/s, (trans, m) => trans.__('An output of %1 MiB was withheld: %2 MiB is the most. Write it below output/.', m[1], m[2])],
   [/^(?:Further outputs of this cell were withheld after (\d+)\. Use clear_output\(\)\.)$/s, (trans, m) => trans.__('Further outputs of this cell were withheld after %1. Use clear_output().', m[1])],
   [/^(?:A widget message was dropped: its binary data exceed (\d+) MiB\.)$/s, (trans, m) => trans.__('A widget message was dropped: its binary data exceed %1 MiB.', m[1])],
-  [/^(?:A comm to (.+) was refused: a cell may only open widgets\.)$/s, (trans, m) => trans.__('A comm to %1 was refused: a cell may only open widgets.', m[1])],
   [/^(?:A widget with an id that is in use or not allowed was refused\.)$/s, trans => trans.__('A widget with an id that is in use or not allowed was refused.')],
   [/^(?:A widget was refused: (\d+) are open\. Close some with widget\.close\(\) or restart\.)$/s, (trans, m) => trans.__('A widget was refused: %1 are open. Close some with widget.close() or restart.', m[1])],
   [/^(?:A widget without a state was refused\.)$/s, trans => trans.__('A widget without a state was refused.')],
-  [/^(?:To allow it in this session: (.+))$/s, (trans, m) => trans.__('To allow it in this session: %1', m[1])]
-];
-
-/** Why a candidate was not taken. */
-const SKIPS: Rule[] = [
-  [/^(?:it is not available)$/s, trans => trans.__('it is not available')],
-  [/^(?:No container engine answers at (.+)\.)$/s, (trans, m) => trans.__('No container engine answers at %1.', m[1])],
-  [/^(?:Seatbelt is part of macOS; this is (.+)\.)$/s, (trans, m) => trans.__('Seatbelt is part of macOS; this is %1.', m[1])],
-  [/^(?:Landlock works on Linux only; this is (.+)\.)$/s, (trans, m) => trans.__('Landlock works on Linux only; this is %1.', m[1])],
-  [/^(?:This kernel has no Landlock, or it is switched off\.)$/s, trans => trans.__('This kernel has no Landlock, or it is switched off.')],
-  [/^(?:As root the guest takes another user id, and that one cannot enter (.+), where the interpreter (.+) lies\.)$/s, (trans, m) => trans.__('As root the guest takes another user id, and that one cannot enter %1, where the interpreter %2 lies.', m[1], m[2])],
-  [/^(?:it does not run (\w+))$/s, (trans, m) => trans.__('it does not run %1', m[1])],
-  [/^(?:(\S+) was not found there \(wanted: (.+)\))$/s, (trans, m) => trans.__('%1 was not found there (wanted: %2)', m[1], m[2])],
-  [/^(?:(\S+) is (\S+) \(wanted: (.+)\))$/s, (trans, m) => trans.__('%1 is %2 there (wanted: %3)', m[1], m[2], m[3])],
-  [/^(?:it has no (\S+) access to the workspace)$/s, (trans, m) => trans.__('it has no %1 access to the workspace', m[1])],
-  [/^(?:it isolates nothing, and isolation is required)$/s, trans => trans.__('it isolates nothing, and isolation is required')],
-  [/^(?:it isolates nothing, and unsafe_fallback is not set)$/s, trans => trans.__('it isolates nothing, and unsafe_fallback is not set')],
-  [/^(?:without isolation only snapshot grants are given)$/s, trans => trans.__('without isolation only snapshot grants are given')],
-  [/^(?:the network is disabled by policy, but its network is (\w+))$/s, (trans, m) => trans.__('the network is disabled by policy, but its network is %1', m[1])],
-  [/^(?:it isolates nothing, and another provider does)$/s, trans => trans.__('it isolates nothing, and another provider does')],
-  [/^(?:running without isolation is not authorised \(it was denied\))$/s, trans => trans.__('running without isolation was denied')],
-  [/^(?:running without isolation is not authorised \(nobody answered in time\))$/s, trans => trans.__('nobody said in time whether code may run without isolation')],
-  [/^(?:running without isolation is not authorised \(there is nobody who could be asked\))$/s, trans => trans.__('nobody could be asked whether code may run without isolation')],
-  [/^(?:running without isolation is not authorised \((.+)\))$/s, (trans, m) => trans.__('running without isolation is not authorised (%1)', m[1])],
-  [/^(?:its probe did not answer within ([\d.]+) s)$/s, (trans, m) => trans.__('its probe did not answer within %1 s', m[1])],
-  [/^(?:it did not start within ([\d.]+) s)$/s, (trans, m) => trans.__('it did not start within %1 s', m[1])],
-  [/^(?:it did not start: (.+))$/s, (trans, m) => trans.__('it did not start: %1', m[1])],
-  [/^(?:its probe failed: (.+))$/s, (trans, m) => trans.__('its probe failed: %1', m[1])]
-];
-
-/** What would change that. */
-const REMEDIES: Rule[] = [
-  [/^(?:use bubblewrap, runsc or docker here)$/s, trans => trans.__('use bubblewrap, runsc or docker here')],
-  [/^(?:run Jupyter as an ordinary user, or name an interpreter that everybody may run with the provider's `python`, such as (.+))$/s, (trans, m) => trans.__('run Jupyter as an ordinary user, or name an interpreter that everybody may run with the provider’s `python`, such as %1', m[1])],
-  [/^(?:start it (\(.+\)), or name another one with the provider's `host`)$/s, (trans, m) => trans.__('start it %1, or name another one with the provider’s `host`', m[1])],
-  [/^(?:choose a provider that runs (\w+))$/s, (trans, m) => trans.__('choose a provider that runs %1', m[1])],
-  [/^(?:provide (.+) where the code runs, or choose a provider that has it)$/s, (trans, m) => trans.__('provide %1 where the code runs, or choose a provider that has it', m[1])],
-  [/^(?:ask for one of: (.+))$/s, (trans, m) => trans.__('ask for one of: %1', m[1])],
-  [/^(?:install an isolating provider; `agently-kernel doctor` says how)$/s, trans => trans.__('install an isolating provider; `agently-kernel doctor` says how')],
-  [/^(?:use a provider that restricts this, or set isolation='preferred' to accept less)$/s, trans => trans.__('use a provider that restricts this, or set isolation=preferred to accept less')],
-  [/^(?:set unsafe_fallback=True with isolation='preferred' or 'none' to accept running without isolation)$/s, trans => trans.__('set unsafe_fallback=True with isolation preferred or none to accept running without isolation')],
-  [/^(?:use a provider that blocks the network, or set network_mode='enabled')$/s, trans => trans.__('use a provider that blocks the network, or set network_mode=enabled')],
-  [/^(?:correct the candidate's config)$/s, trans => trans.__('correct the candidate’s config')]
-];
-
-/** Why a file was not collected. */
-const REFUSALS: Rule[] = [
-  [/^(?:.+ was not taken: there is no such file)$/s, trans => trans.__('It was declared and is not there.')],
-  [/^(?:.+ was not taken: it is a symbolic link; links are not followed out of a sandbox)$/s, trans => trans.__('It is a link; links are not followed out of a sandbox.')],
-  [/^(?:.+ was not taken: a symbolic link stands in its path; links are not followed out of a sandbox)$/s, trans => trans.__('A link stands in its path; links are not followed out of a sandbox.')],
-  [/^(?:.+ was not taken: it has (\d+) hard links; copy the file instead of linking it)$/s, (trans, m) => trans.__('It has %1 hard links; copy the file instead of linking it.', m[1])],
-  [/^(?:.+ was not taken: it is (.+), not a regular file)$/s, (trans, m) => trans.__('It is not a regular file (%1).', m[1])],
-  [/^(?:.+ was not taken: another file system is mounted in its path)$/s, trans => trans.__('Another file system is mounted in its path.')],
-  [/^(?:.+ was not taken: it has ([\d,]+) bytes; the limit for one file is ([\d,]+) bytes)$/s, (trans, m) => trans.__('It has %1 bytes; the limit for one file is %2.', m[1], m[2])],
-  [/^(?:.+ was not taken: (\d+) files were collected already, which is the limit; ([\d,]+) (?:was|were) left out)$/s, (trans, m) => trans.__('%1 files were collected already, which is the limit; left out: %2.', m[1], m[2])],
-  [/^(?:.+ was not taken: (\d+) files were collected already, which is the limit)$/s, (trans, m) => trans.__('%1 files were collected already, which is the limit.', m[1])],
-  [/^(?:.+ was not taken: with its ([\d,]+) bytes all files exceed the limit of ([\d,]+) bytes together)$/s, (trans, m) => trans.__('With its %1 bytes all outputs together exceed %2.', m[1], m[2])],
-  [/^(?:.+ was not taken: its folders were renamed while it was being read)$/s, trans => trans.__('Its folders were renamed while it was being read.')],
-  [/^(?:.+ was not taken: it was (?:written to|shortened) while it was being read)$/s, trans => trans.__('It was changed while it was being read.')],
-  [/^(?:.+ was not taken: its name could deceive a reader, or is not in the usual \(NFC\) form; rename it)$/s, trans => trans.__('Its name could deceive a reader, or is not in the usual (NFC) form; rename it.')],
-  [/^(?:.+ was not taken: its path is too long)$/s, trans => trans.__('Its path is too long.')],
-  [/^(?:.+ was not taken: it cannot be read: (.+))$/s, (trans, m) => trans.__('It cannot be read: %1', m[1])]
+  [/^(?:To allow it in this session: (.+))$/s, (trans, m) => trans.__('To allow it in this session: %1', m[1])],
+  [/^A (.+) of (.+) MiB was withheld: (.+) MiB and (.+) tags, links or macros are the most\.$/s, (trans, m) => trans.__('A %1 of %2 MiB was withheld: %3 MiB and %4 tags, links or macros are the most.', m[1], m[2], m[3], m[4])],
+  [/^Write it below output\/\.$/s, trans => trans.__('Write it below output/.')],
+  [/^The code that the cell wrote into a new cell is commented out\.$/s, trans => trans.__('The code that the cell wrote into a new cell is commented out.')],
+  [/^A comm to (.+) was refused: code of the page that nobody has looked at would take it\.$/s, (trans, m) => trans.__('A comm to %1 was refused: code of the page that nobody has looked at would take it.', m[1])],
+  [/^A comm to (.+) was refused: the target or the id belongs to the kernel or to another comm\.$/s, (trans, m) => trans.__('A comm to %1 was refused: the target or the id belongs to the kernel or to another comm.', m[1])]
 ];
 
 /** What a question says about its subject, one fact in a line. */
@@ -197,21 +141,6 @@ const FACTS: Rule[] = [
   [/^leads to: (.+)$/s, (trans, m) => trans.__('leads to: %1', m[1])]
 ];
 
-/** How an execution ended, and the small print of the timeline. */
-const ENDS: Rule[] = [
-  [/^You stopped the cell\.$/s, trans => trans.__('You stopped the cell.')],
-  [/^The cell raised (\w+)\.$/s, (trans, m) => trans.__('The cell raised %1.', m[1])],
-  [/^panel$/s, trans => trans.__('in the panel')],
-  [/^input box$/s, trans => trans.__('in the input box')],
-  [/^remembered$/s, trans => trans.__('allowed before')],
-  [/^configuration$/s, trans => trans.__('by the configuration')],
-  [/^deadline$/s, trans => trans.__('the time was over')],
-  [/^withdrawn$/s, trans => trans.__('withdrawn')],
-  [/^booting$/s, trans => trans.__('it boots')],
-  [/^provider_probe$/s, trans => trans.__('examining the provider')],
-  [/^provider_selected$/s, trans => trans.__('the provider is chosen')]
-];
-
 /** Values among the facts of a mechanism. */
 const VALUES: Rule[] = [
   [/^uid (\d+) of the host$/s, (trans, m) => trans.__('user id %1 of this machine', m[1])],
@@ -219,15 +148,14 @@ const VALUES: Rule[] = [
   [/^the user's own$/s, trans => trans.__('your own user')]
 ];
 
-function say(trans: TranslationBundle, rules: Rule[], text: string): string {
-  for (const [pattern, words] of rules) {
-    const found = pattern.exec(text);
-    if (found) {
-      return words(trans, found);
-    }
-  }
-  return text;
-}
+/** What holds a limit, and how well. */
+const LIMITS: Rule[] = [
+  [/^none$/s, trans => trans.__('nothing')],
+  [/^watchdog$/s, trans => trans.__('a watchdog')],
+  [/^engine$/s, trans => trans.__('the engine')],
+  [/^counted over all containers of this user of the engine together$/s, trans => trans.__('counted over all containers of this user of the engine together')],
+  [/^counted every tenth of a second: what is taken between two looks goes beyond it; files and sockets that are on their way between processes are not seen$/s, trans => trans.__('counted every tenth of a second: what is taken between two looks goes beyond it; files and sockets that are on their way between processes are not seen')]
+];
 
 export const checkText = (trans: TranslationBundle, text: string) =>
   say(trans, CHECKS, text);
@@ -295,3 +223,9 @@ export function mechanismName(trans: TranslationBundle, name: string, fallback: 
       return fallback;
   }
 }
+
+export const replyText = (trans: TranslationBundle, text: string) =>
+  say(trans, REPLIES, text);
+
+export const limitText = (trans: TranslationBundle, text: string) =>
+  say(trans, LIMITS, text);

@@ -3,6 +3,7 @@ import * as React from 'react';
 import { askedByPanel } from '../cells';
 import { countdown, sentence } from '../format';
 import { ActivationGuard, ARM_DELAY } from '../guard';
+import { replyText } from '../kerneltexts';
 import type { KernelLink } from '../link';
 import type { ApprovalView, DecideRequest } from '../protocol';
 
@@ -123,7 +124,7 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
         confirm: typed
       });
       if (!reply.accepted) {
-        setProblem(trans.__(reply.message));
+        setProblem(replyText(trans, reply.message));
       }
     } catch {
       setProblem(trans.__('The kernel did not answer. Nothing was allowed.'));

@@ -26,7 +26,7 @@ export function Summary(props: T & { snapshot: PanelSnapshot }): JSX.Element {
   if (session.status === 'failed') {
     tone = 'bad';
     title = trans.__('No sandbox could be started');
-    text = session.message;
+    text = words.endText(trans, session.message);
   } else if (session.status === 'starting') {
     title = trans.__('The sandbox is starting');
     text = trans.__('Cells wait until it is ready.');
@@ -228,16 +228,14 @@ export function Limits(props: T & { sandbox: SandboxView }): JSX.Element | null 
                     '—'
                   ) : (
                     <>
-                      {limit.mechanism === 'none'
-                        ? trans.__('nothing')
-                        : limit.mechanism}{' '}
+                      {words.limitText(trans, limit.mechanism)}{' '}
                       <span title={said.word}>
                         <Mark tone={said.tone} mark={said.mark} />
                         <span className="agently-hidden">{said.word}</span>
                       </span>
                     </>
                   )}
-                  {limit.detail && <small> {limit.detail}</small>}
+                  {limit.detail && <small> {words.limitText(trans, limit.detail)}</small>}
                 </td>
               </tr>
             );

@@ -3,7 +3,7 @@ import { downloadIcon, saveIcon } from '@jupyterlab/ui-components';
 import * as React from 'react';
 import { bytes, csvRows, shortDigest } from '../format';
 import { eyeIcon } from '../icons';
-import { refusalText } from '../kerneltexts';
+import { refusalText, replyText } from '../kerneltexts';
 import type { KernelLink } from '../link';
 import type { FilePreview, OutputView } from '../protocol';
 import { Mark, Section } from './section';
@@ -125,7 +125,7 @@ function OutputRow(props: {
     try {
       await work();
     } catch (error) {
-      setNote(error instanceof Error ? error.message : String(error));
+      setNote(replyText(trans, error instanceof Error ? error.message : String(error)));
     }
     setBusy(false);
   };
@@ -144,7 +144,7 @@ function OutputRow(props: {
       if (reply.preview) {
         setFile(reply.preview);
       } else {
-        setNote(reply.message);
+        setNote(replyText(trans, reply.message));
       }
     });
   const download = () =>
@@ -172,7 +172,7 @@ function OutputRow(props: {
       setNote(
         reply.accepted && reply.status === 'ok'
           ? trans.__('Saved as %1', reply.message)
-          : reply.message
+          : replyText(trans, reply.message)
       );
     });
 

@@ -1,7 +1,7 @@
 import type { TranslationBundle } from '@jupyterlab/translation';
 import * as React from 'react';
 import { clock, seconds, shortDigest } from '../format';
-import { endText } from '../kerneltexts';
+import { endText, replyText } from '../kerneltexts';
 import type { KernelLink } from '../link';
 import type { ExecutionView, TimelineEntry } from '../protocol';
 import * as texts from '../texts';
@@ -37,7 +37,7 @@ function Run(
       setText(
         reply.execution
           ? reply.execution.text || trans.__('(it printed nothing)')
-          : reply.message
+          : replyText(trans, reply.message)
       );
     } catch {
       setText(trans.__('The kernel did not answer.'));

@@ -8,6 +8,7 @@ import {
 import * as React from 'react';
 import { askerName, cellName, goToCell } from '../cells';
 import { clock } from '../format';
+import { replyText } from '../kerneltexts';
 import { doctorIcon, shieldIcon } from '../icons';
 import type { KernelLink } from '../link';
 import type { ISandboxSessions } from '../tokens';
@@ -237,7 +238,7 @@ export function Panel(props: IPanelProps): JSX.Element {
   } else if (link.state === 'refused') {
     body = (
       <Empty title={trans.__('Panel and kernel do not fit together')}>
-        <p>{link.message}</p>
+        <p>{replyText(trans, link.message)}</p>
       </Empty>
     );
   } else if (!link.snapshot) {
