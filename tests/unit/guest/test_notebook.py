@@ -141,17 +141,3 @@ def test_completion_knows_types(ipython: Guest) -> None:
 def test_unknown_magics_are_errors(ipython: Guest, code: str) -> None:
     cell = ipython.run(code)
     assert cell.done[0] == "error" or "not found" in cell.text("stderr")
-
-
-def test_a_cell_of_one_expression_is_quick(ipython: Guest) -> None:
-    times = []
-    for _ in range(60):
-        started = time.perf_counter()
-        ipython.run("1+1")
-        times.append(time.perf_counter() - started)
-    assert sorted(times)[len(times) // 4] < 0.006
-
-
-def test_printing_is_cheap(ipython: Guest) -> None:
-    cell = ipython.run("import time, sys\nt = time.process_time()\nfor i in range(100000): print(i)\nsys.stderr.write(str(time.process_time() - t));")
-    assert float(cell.text("stderr")) < 0.5
