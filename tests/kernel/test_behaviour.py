@@ -258,7 +258,7 @@ def test_questions_are_answered_while_a_cell_runs(kernel: KernelSession) -> None
     assert kernel.ask("kernel_info_request", {}, channel="control")["status"] == "ok"
     assert kernel.ask("comm_info_request", {"target_name": "jupyter.widget"})["status"] == "ok"
     assert time.monotonic() - started < 1.0
-    assert info["supported_features"] == []
+    assert info["supported_features"] == ["kernel subshells"]
     assert kernel.ask("complete_request", {"code": "ti", "cursor_pos": 2})["matches"] == []
     assert time.monotonic() - started < 2.2
     assert not run.reply

@@ -410,6 +410,10 @@ def _verified(request: Request, reserve: Reserve) -> str:
     return data.decode("utf-8")
 
 
+_set_handler: Callable[..., Any] = sys.modules["_signal"].signal
+"""The C function: the one of ``signal`` makes an enum of what it returns, by names that a cell may have replaced."""
+
+
 def _ignore(signum: int, frame: Optional[types.FrameType]) -> None:
     """SIGINT between cells: nothing to stop."""
 
@@ -418,7 +422,7 @@ def _disarm() -> None:
     """Let SIGINT do nothing from here on, even if one arrives right now."""
     while True:
         try:
-            signal.signal(signal.SIGINT, _ignore)
+            _set_handler(signal.SIGINT, _ignore)
             return
         except KeyboardInterrupt:
             continue
