@@ -23,9 +23,11 @@ GUEST_BYTES = 4 * 1024 * 1024
 _SUPERUSER_BYTES = 64 * 1024
 _BOOTSTRAP = (
     "import base64,io,os,sys,zipfile\n"
-    "zipfile.ZipFile(io.BytesIO(base64.b64decode(sys.argv[1]))).extractall(sys.argv[2])\n"
-    "os.execv(sys.executable,[sys.executable,'-I','-S','-u',sys.argv[2]+'/stage1.py'])\n"
+    "zipfile.ZipFile(io.BytesIO(base64.b64decode(''.join(sys.argv[2:])))).extractall(sys.argv[1])\n"
+    "os.execv(sys.executable,[sys.executable,'-I','-S','-u',sys.argv[1]+'/stage1.py'])\n"
 )
+ARGUMENT_CHARS = 96 * 1024
+"""Of one argument; the kernel takes less than 128 KiB (MAX_ARG_STRLEN in its binfmts.h)."""
 
 
 class ContainerSpec(Frozen):
@@ -145,4 +147,6 @@ def guest_argv(python: str, argv: Sequence[str], sources: Literal["bind", "proto
     with zipfile.ZipFile(data, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, content in sorted(guest_files().items()):
             archive.writestr(zipfile.ZipInfo(name), content, zipfile.ZIP_DEFLATED)
-    return [python, "-I", "-S", "-u", "-c", _BOOTSTRAP, base64.b64encode(data.getvalue()).decode("ascii"), GUEST_DIR]
+    text = base64.b64encode(data.getvalue()).decode("ascii")
+    pieces = [text[at : at + ARGUMENT_CHARS] for at in range(0, len(text), ARGUMENT_CHARS)]
+    return [python, "-I", "-S", "-u", "-c", _BOOTSTRAP, GUEST_DIR, *pieces]
