@@ -18,7 +18,7 @@ from agently_kernel.contract.bundle import CodeExecutionRequest
 from agently_kernel.contract.errors import AgentlyKernelError
 from agently_kernel.contract.events import EventHook, ExecutionResourceEvent
 from agently_kernel.contract.isolation import SafetyClass, SandboxFacts
-from agently_kernel.contract.outputs import OutputSink
+from agently_kernel.contract.outputs import NoticeOutput, OutputSink
 from agently_kernel.contract.protocols import OutputSource
 from agently_kernel.contract.resource import ExecutionResourcePolicy, ExecutionResourceRequirement, ProviderSelection
 from agently_kernel.contract.result import CodeExecutionResult
@@ -87,6 +87,7 @@ class SessionSandbox:
         self._warm: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[ClosingReport] | None = None
         self._used = False
+        self._told_of: Handle | None = None  # the sandbox whose end was told in a cell
 
     def attach(self, *, sink: OutputSink, on_handle: Callable[[Handle], None], on_event: EventHook) -> None:
         """Say who gets what the guest shows outside of a running cell, each new handle, and the manager's events."""
@@ -263,6 +264,8 @@ class SessionSandbox:
         Every failure is a result. Cancelling stops the cell and raises CancelledError.
         """
         session = requirement is None
+        if session and self._used:
+            await self._tell_loss(cell, sink)
         self._used = self._used or session
         if session and self._warm is not None:
             await asyncio.wait((self._warm,))
@@ -273,15 +276,28 @@ class SessionSandbox:
             except AgentlyKernelError as error:
                 log.error("a worn-out sandbox could not be closed: %s", error)
         try:
-            return await self.execution.async_run(
+            result = await self.execution.async_run(
                 request, requirement=requirement or self.requirement(), workspace=self.workspace,
                 access=access or self.grants.access(), sink=sink, cell=cell, execution_id=execution_id,
                 input_handler=input_handler, timeout=timeout,
                 on_handle=self._took if session else lambda handle: self.grants.serve_own(handle, sink),
             )
+            if session and result.death is not None and result.death.what == "sandbox":
+                self._told_of = self._handle
+            return result
         finally:
             if not session:
                 self.grants.programs_ended()  # cells run one after another
+
+    async def _tell_loss(self, cell: str, sink: OutputSink) -> None:
+        """Say in *cell* that the session's sandbox has ended since its last cell; once for each sandbox."""
+        handle, resource = self._handle, self.resource
+        if resource is None or handle is self._told_of:
+            return
+        death = await resource.ended_by_itself()
+        if death is not None:
+            self._told_of = handle
+            sink(NoticeOutput(cell, f"Since the last cell: {death.message}"))
 
     async def interrupt(self) -> bool:
         """Interrupt what runs in the sandbox; True when a cell was running there."""

@@ -121,6 +121,27 @@ def test_the_sandboxs_end_is_named_and_a_fresh_one_opens(start: Start) -> None:
     assert session.run("'x' in globals()", within=20).result == "False"
 
 
+def test_the_sandboxs_end_between_cells_is_told_once_in_the_next_cell(start: Start) -> None:
+    session = start()
+    session.run("x = 1")
+    sandbox = [p for p in psutil.Process(session.pid).children() if p.name() == "bwrap"]
+    sandbox[0].kill()
+    psutil.wait_procs(sandbox, timeout=5)
+    session.settle(0.5)
+    run = session.run("print('x' in globals())", within=20)
+    assert run.text() == "False\n"
+    told = run.text("stderr")
+    assert "[agently] Since the last cell: The sandbox ended by SIGKILL" in told and "Variables" in told, told
+    assert session.run("x = 2").text("stderr") == ""
+    sandbox = [p for p in psutil.Process(session.pid).children() if p.name() == "bwrap"]
+    run = session.send("import time; time.sleep(60)")
+    session.settle(0.5)
+    sandbox[0].kill()
+    session.wait(run, within=20)
+    assert run.error[0] == "SandboxDied"
+    assert session.run("1", within=20).text("stderr") == "", "the cell that it ended in has told it"
+
+
 def test_memory_processes_and_time_are_limited(start: Start) -> None:
     session = start(settings={"limits": {"memory": "256M", "processes": 64}, "timeout": 8})
     run = session.run("hoard = [bytearray(b'1') * 2**24 for _ in range(64)]", within=30)

@@ -159,6 +159,14 @@ class ResourceLife:
         """The last end of an interpreter or of the sandbox."""
         return self._death or self._resident.last_death
 
+    async def ended_by_itself(self) -> DeathCause | None:
+        """Return why the sandbox has ended although nobody closed it, None while it lives. Waits for the cause."""
+        if self._closing is not None or (self._death is None and self._live.alive):
+            return None
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self._death_known.wait(), CLOSE_DEADLINE)
+        return self._death
+
     @property
     def diagnostics(self) -> str:
         """The last of the guest's standard error: untrusted text for people."""
