@@ -14,7 +14,7 @@ import subprocess
 import tarfile
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,8 +115,25 @@ class Engine:
         return {"host": self.host, "image": PYTHON_IMAGE, "pull_policy": "never", **more}
 
 
+@dataclass
+class Dockerd(Engine):
+    """One that can be ended and started again."""
+
+    begin: Callable[[], subprocess.Popen[bytes]]
+    """Starts it on the same data and returns when it answers."""
+
+    def end(self, number: signal.Signals) -> None:
+        """End it by a signal; what it started is left as it leaves it."""
+        self.process.send_signal(number)
+        self.process.wait(30)
+
+    def begin_again(self) -> None:
+        """Start it after :meth:`end`."""
+        self.process = self.begin()
+
+
 @contextlib.contextmanager
-def dockerd(*, disk_mib: int = DISK_MIB, hidden: Path | None = None, tcp: bool = False) -> Iterator[Engine]:
+def dockerd(*, disk_mib: int = DISK_MIB, hidden: Path | None = None, tcp: bool = False) -> Iterator[Dockerd]:
     """Start an engine whose data, state and socket lie in a temporary folder, with the images in it; end it by its pid.
 
     Its runtimes: runc, runsc, and ``pretender``, which is runc under another name. *disk_mib*: the size of the file
@@ -148,21 +165,34 @@ def dockerd(*, disk_mib: int = DISK_MIB, hidden: Path | None = None, tcp: bool =
     if hidden is not None:
         hide = 'mount -t tmpfs tmpfs "$1" && shift && exec "$@"'
         command = ["unshare", "--mount", "--propagation=private", "sh", "-c", hide, "sh", str(hidden), *command]
-    with (folder / "log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
     client = docker.APIClient(base_url=host, timeout=60, version=API_VERSION)
+    engine: Dockerd | None = None
+
+    def begin() -> subprocess.Popen[bytes]:
+        # It ended with the engine; where nobody collects the dead, an engine takes it for one that still runs.
+        (folder / "exec" / "containerd" / "containerd.pid").unlink(missing_ok=True)
+        with (folder / "log").open("ab") as log:
+            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+        try:
+            _wait(client, process, folder)
+        except BaseException:
+            stop(process)
+            raise
+        return process
+
     try:
-        _wait(client, process, folder)
+        engine = Dockerd(host, begin(), client, data, begin)
         with python_rootfs().open("rb") as tar:
             client.import_image_from_data(tar, repository=PYTHON_IMAGE.partition(":")[0], tag="1")
         client.import_image_from_data(empty_rootfs(), repository=EMPTY_IMAGE.partition(":")[0], tag="1")
         made = client.create_container(PYTHON_IMAGE, ["true"], name="agently-make-volume")["Id"]
         client.commit(made, repository=VOLUME_IMAGE.partition(":")[0], tag="1", changes=["VOLUME /data"])
         client.remove_container("agently-make-volume", force=True)
-        yield Engine(host, process, client, data)
+        yield engine
     finally:
         client.close()
-        stop(process)
+        if engine is not None:
+            stop(engine.process)
         end_keepers(folder)
         unmount(folder)
         shutil.rmtree(folder, ignore_errors=True)

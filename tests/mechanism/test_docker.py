@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import io
 import os
 import signal
@@ -24,11 +25,15 @@ from agently_kernel.contract.errors import ApprovalDenied
 from agently_kernel.contract.protocols import ExecutionResourceProvider
 from agently_kernel.contract.resource import HandleStatus
 from agently_kernel.contract.result import ExecutionStatus
+from agently_kernel.handles import Handle
 from agently_kernel.providers import docker_sandbox
 from agently_kernel.providers.docker import DockerExecutionResourceProvider
 from agently_kernel.providers.docker_options import host_options
 from agently_kernel.providers.docker_orphans import PREFIX, owner_labels
+from agently_kernel.providers.gvisor import GvisorExecutionResourceProvider
+from agently_kernel.sandbox.deaths import LOST_SANDBOX
 from agently_kernel.sandbox.launch import SeccompBoot
+from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.testing.provider_contract import ProviderContract
 from agently_kernel.testing.surroundings import inventory, settles
 from agently_kernel.workspace.areas import runtime_base
@@ -347,17 +352,105 @@ async def test_containers_of_dead_owners_are_removed_and_others_are_not(engine: 
             engine.client.remove_container(name, force=True)
 
 
-async def test_a_daemon_that_goes_away_is_reported_as_that(tmp_path: Path) -> None:
+@pytest.mark.timeout(240)
+@pytest.mark.parametrize(("kind", "number", "busy", "said"), [
+    (DockerExecutionResourceProvider, signal.SIGKILL, True, "Docker went away"),
+    (DockerExecutionResourceProvider, signal.SIGTERM, True, "Docker, which may be stopping itself"),
+    (DockerExecutionResourceProvider, signal.SIGKILL, False, "Docker went away"),
+    (GvisorExecutionResourceProvider, signal.SIGKILL, True, "Docker went away"),
+    (GvisorExecutionResourceProvider, signal.SIGTERM, False, "Docker, which may be stopping itself"),
+])
+async def test_a_daemon_that_goes_away_and_comes_back(
+    kind: type[DockerExecutionResourceProvider], number: signal.Signals, busy: bool, said: str, tmp_path: Path
+) -> None:
     with dockerd() as own:
-        async with surroundings(DockerExecutionResourceProvider(), own.config(), tmp_path) as place:
-            assert (await place.cell("x = 1")).status is ExecutionStatus.SUCCESS
-            running = asyncio.ensure_future(place.cell("import time; time.sleep(30)"))
+        async with surroundings(kind(), own.config(), tmp_path) as place:
+            handles: list[Handle] = []
+            assert (await place.cell("x = 1", on_handle=handles.append)).status is ExecutionStatus.SUCCESS
+            resource = handles[0].resource
+            assert isinstance(resource, SandboxResource)
+            code = "import time; time.sleep(30)"
+            running = asyncio.ensure_future(place.cell(code)) if busy else None
             await asyncio.sleep(0.5)
             started = time.monotonic()
-            own.process.kill()
-            result = await asyncio.wait_for(running, 20)
-            assert result.status is ExecutionStatus.DIED and result.death is not None
-            assert result.death.kind == "provider_lost" and "Docker" in result.death.message, result.death
-            assert time.monotonic() - started < 10
-            await place.manager.aclose()
+            await asyncio.to_thread(own.end, number)
+            if running is not None:
+                result = await asyncio.wait_for(running, 20)
+                assert (result.status, result.death) == (ExecutionStatus.DIED, await resource.ended_by_itself())
+            while resource.healthy and time.monotonic() - started < 15:
+                await asyncio.sleep(0.02)
+            death = await resource.ended_by_itself()
+            assert death is not None and said in death.message and LOST_SANDBOX in death.message, death
+            assert time.monotonic() - started < 15
+
+            refused = await place.cell("1")
+            assert refused.status is ExecutionStatus.BLOCKED
+            assert "No container engine answers" in refused.message and "To fix it: " in refused.message
+
+            await asyncio.to_thread(own.begin_again)
+            result = await place.cell("print('x' in globals())")
+            assert (result.status, result.stdout.text) == (ExecutionStatus.SUCCESS, "False\n"), result.message
+            assert len(own.containers()) == 1
+            assert [view.status for view in place.manager.list()] == [HandleStatus.READY]
+        assert own.containers() == frozenset()
+
+
+class SyntheticLine:
+    """A way to an engine on another machine, which can be cut and mended."""
+
+    def __init__(self, target: str) -> None:
+        self._target = target.removeprefix("tcp://").split(":")
+        self._server: asyncio.Server | None = None
+        self._writers: list[asyncio.StreamWriter] = []
+        self.port = 0
+
+    async def mend(self) -> None:
+        self._server = await asyncio.start_server(self._pass_on, "127.0.0.1", self.port)
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    def cut(self) -> None:
+        assert self._server is not None
+        self._server.close()
+        for writer in self._writers:
+            writer.transport.abort()
+        self._writers.clear()
+
+    async def _pass_on(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(self._target[0], int(self._target[1]))
+        self._writers += [writer, far_writer]
+
+        async def one_way(source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+            with contextlib.suppress(OSError):
+                while data := await source.read(65536):
+                    target.write(data)
+                    await target.drain()
+                if target.can_write_eof():
+                    target.write_eof()
+
+        await asyncio.gather(one_way(reader, far_writer), one_way(far_reader, writer))
+
+
+async def test_a_container_that_could_not_be_removed_is_removed_when_its_engine_answers_again(tmp_path: Path) -> None:
+    with dockerd(tcp=True) as own:
+        line = SyntheticLine(own.host)
+        await line.mend()
+        config = {**own.config(), "host": f"tcp://127.0.0.1:{line.port}"}
+        async with surroundings(DockerExecutionResourceProvider(), config, tmp_path) as place:
+            result = await place.cell("x = 1")
+            assert result.status is ExecutionStatus.SUCCESS, result.message
+            first = own.containers()
+            running = asyncio.ensure_future(place.cell("import time; time.sleep(60)"))
+            await asyncio.sleep(0.5)
+            line.cut()
+            result = await asyncio.wait_for(running, 30)
+            assert result.death is not None and result.death.kind == "provider_lost", result
+            assert (await place.cell("1")).status is ExecutionStatus.BLOCKED
             assert [view.status for view in place.manager.list()] == [HandleStatus.QUARANTINED]
+            assert own.containers() == first, "it goes on: nobody could tell the engine"
+
+            await line.mend()
+            result = await place.cell("print('x' in globals())")
+            assert result.stdout.text == "False\n", result.message
+            assert len(own.containers()) == 1 and not own.containers() & first
+        line.cut()
+        assert own.containers() == frozenset()

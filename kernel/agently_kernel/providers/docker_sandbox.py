@@ -18,14 +18,14 @@ from agently_kernel.providers.docker_host import HostView, find_host_view
 from agently_kernel.providers.docker_images import ImageFacts
 from agently_kernel.providers.docker_options import ContainerSpec, container_options, guest_argv, host_options
 from agently_kernel.providers.docker_stream import AttachedStreams
-from agently_kernel.sandbox.deaths import LOST_SANDBOX, sandbox_death
+from agently_kernel.sandbox.deaths import LOST_SANDBOX, memory_death, sandbox_death
 from agently_kernel.sandbox.host_facts import observe_process
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.limits import read_rlimits, rlimit_facts
 
 FOLDERS_UNSEEN = "execution_resource.docker_folders_unseen"
 UNKNOWN_CODE, KILLED_CODE = 255, 137
-EXIT_DEADLINE = 2.0
+EXIT_DEADLINE, COLLECT_DEADLINE = 2.0, 8.0
 REMOVE_DEADLINE = 8.0
 DRAIN_SECONDS = 0.5
 
@@ -77,14 +77,21 @@ class ContainerProcess:
         try:
             waits: set[asyncio.Future[Any]] = {self.streams.ended, *([gone] if gone is not None else [])}
             await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if gone is not None and gone.done():
+                self._sandbox.look_for_kills()  # now: the engine is about to take the control group away
             if not self.streams.ended.done():
                 await asyncio.wait({self.streams.ended}, timeout=DRAIN_SECONDS)
+            if self._sandbox.out_of_memory:
+                self.exit_code = KILLED_CODE
+                return
+            # An engine under load is slow to collect what has ended for certain.
+            deadline = EXIT_DEADLINE if gone is None or not gone.done() else COLLECT_DEADLINE
             asking = asyncio.ensure_future(self._sandbox.exit_state())
-            await asyncio.wait({asking}, timeout=EXIT_DEADLINE)
+            await asyncio.wait({asking}, timeout=deadline)
             if asking.done():
                 self.exit_code, self.lost = asking.result()
             else:
-                self.lost = f"the engine did not answer within {EXIT_DEADLINE:g} s"
+                self.lost = f"the engine did not answer within {deadline:g} s"
                 asking.add_done_callback(lambda task: task.cancelled() or task.exception())
         finally:
             if gone is not None:
@@ -124,8 +131,9 @@ class DockerSandbox:
         self._created = False
         self._areas: dict[str, int] = {}
         self._oom_kills: int | None = None
-        self._oom_killed = False
-        self._closed = False
+        self.out_of_memory = False
+        """True when the kernel was seen to end a process here for want of memory, which was not told yet."""
+        self._closed = self._gone = False
 
     @classmethod
     def begins_as_superuser(cls, facts: EngineFacts, runtime: str | None) -> bool:
@@ -318,7 +326,7 @@ class DockerSandbox:
                 return None, "" if error.status == 404 else str(error)
             state = found.get("State") or {}
             if not state.get("Running"):
-                self._oom_killed = bool(state.get("OOMKilled"))
+                self.out_of_memory = self.out_of_memory or bool(state.get("OOMKilled"))
                 return int(state.get("ExitCode") or 0), ""
             await asyncio.sleep(0.03)
         return None, f"{self.engine.facts.product} closed the connection to the container, which still runs"
@@ -331,13 +339,11 @@ class DockerSandbox:
         """Say why the container ended, or, while it lives, why a process in it was killed."""
         process = self._process
         ended = process is None or process.returncode is not None
-        kills = process.view.oom_kills() if process is not None and process.view is not None else None
-        if self._oom_killed or (kills is not None and kills > (self._oom_kills or 0)):
-            self._oom_kills = kills
-            limit = (self.spec.limits.memory_bytes or 0) // 1024**2
-            return DeathCause(
-                what="sandbox" if ended else "interpreter", kind="memory_limit", limit="memory", signal="SIGKILL",
-                message=f"The kernel ended it because the sandbox reached its memory limit of {limit} MiB.",
+        self.look_for_kills()
+        if self.out_of_memory:
+            self.out_of_memory = ended  # a process that was ended is told once, the sandbox's end whenever asked
+            return memory_death(
+                "sandbox" if ended else "interpreter", self.spec.limits.memory_bytes, "the kernel ended a process there"
             )
         if process is not None and process.lost:
             return DeathCause(
@@ -347,7 +353,24 @@ class DockerSandbox:
         if not ended:
             return DeathCause(what="interpreter", kind="unknown", message="No cause could be observed.")
         code = process.exit_code if process is not None else returncode
+        if code == KILLED_CODE:  # neither by us nor for want of memory
+            return DeathCause(
+                what="sandbox", kind="signal", signal="SIGKILL",
+                message=f"The container was ended by {self.engine.facts.product}, which may be stopping itself, or by "
+                f"another program on its machine (SIGKILL). {LOST_SANDBOX}",
+            )
         return sandbox_death(code)
+
+    def look_for_kills(self) -> None:
+        """Note whether the host's kernel has ended a process of the container for want of memory since the last look.
+
+        Only while the container has its control group.
+        """
+        view = self._process.view if self._process is not None else None
+        kills = view.oom_kills() if view is not None else None
+        if kills is not None:
+            self.out_of_memory = self.out_of_memory or kills > (self._oom_kills or 0)
+            self._oom_kills = kills
 
     async def is_alive(self) -> bool:
         """True while the container runs: by its first process where that is one of ours, else asked of the engine."""
@@ -363,8 +386,11 @@ class DockerSandbox:
         return bool((found.get("State") or {}).get("Running"))
 
     async def close(self) -> None:
-        """Remove the container and all it held. Idempotent. Raises SandboxCleanupError naming what is left."""
-        if self._closed:
+        """Remove the container and all it held. Idempotent; what could not be removed is tried again.
+
+        Raises SandboxCleanupError naming what is left.
+        """
+        if self._gone:
             return
         self._closed = True
         process = self._process
@@ -386,10 +412,11 @@ class DockerSandbox:
                 os.close(descriptor)
             self._areas.clear()
             self.engine.close()
-            if self._lease is not None:
-                self._lease.release()
         if left:
             raise SandboxCleanupError(left, details={"left": [f"container {self.spec.name}"]})
+        if self._lease is not None:
+            self._lease.release()  # not before: while something of it lives, nobody else may become this user
+        self._gone = True
 
     async def _remove(self) -> str:
         """Remove the container; return what is left as a sentence, or nothing."""
