@@ -137,7 +137,7 @@ class AgentlyKernel(Dispatch):
         self.sandbox.attach(sink=self.screen, on_handle=self._new_sandbox, on_event=self.panel.event)
         self.sandbox.on_grants = self._grants_changed
         self.cells = CellRunner(self)
-        self.comms = CommRelay(self.filter, self.sandbox)
+        self.comms = CommRelay(self.filter, self.sandbox, self.screen.close_comm)
         self.introspection = Introspection(self.sandbox.ready, self.filter)
         self.input_box = InputBox(self.session, self.stdin_socket)
         for kind in ("comm_open", "comm_msg", "comm_close"):
@@ -250,6 +250,14 @@ class AgentlyKernel(Dispatch):
             "banner": self.banner,
             "help_links": self.help_links,
             "supported_features": ["kernel subshells"],
+        }
+
+    async def do_debug_request(self, msg: Mapping[str, Any]) -> dict[str, Any]:
+        """Decline, in the words of the Debug Adapter Protocol: the base would never answer."""
+        said = "This kernel has no debugger for front ends; breakpoint(), %debug and pdb work in cells."
+        return {
+            "type": "response", "request_seq": msg.get("seq", 0), "success": False,
+            "command": str(msg.get("command", "")), "message": said,
         }
 
     async def stop_running(self, cells: Sequence[RunningCell]) -> None:

@@ -144,13 +144,17 @@ class Screen:
     def new_guest(self) -> None:
         """The interpreter that opened comms and displays is gone: its widgets are closed in the front end."""
         for comm_id in self._outputs.new_guest():
-            self._publisher.message("comm_close", {"comm_id": comm_id, "data": {}}, "")
+            self.close_comm(comm_id)
+
+    def close_comm(self, comm_id: str) -> None:
+        """Tell the front end that a comm has ended."""
+        self._publisher.message("comm_close", {"comm_id": comm_id, "data": {}}, "")
 
     def withdraw(self, kind: str) -> list[str]:
         """Show *kind* no more; comms that were open by it are closed in the front end. Returns the ids of those."""
         closed = self._outputs.disallow(kind)
         for comm_id in closed:
-            self._publisher.message("comm_close", {"comm_id": comm_id, "data": {}}, "")
+            self.close_comm(comm_id)
         return closed
 
     def withheld(self, cell: str, items: Sequence[Withheld], notice: str = "") -> None:
