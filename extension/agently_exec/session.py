@@ -9,12 +9,13 @@ import itertools
 import os
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
 from agently_exec.frontend import FrontEnd
 from agently_exec.options import ExecOptions, LineOptions
+from agently_exec.progress import Progress
 from agently_exec.reports import run_line
 from agently_exec.service import LoopThread
 from agently_exec.tables import Report
@@ -22,6 +23,7 @@ from agently_exec.work import Wanted, prepare, show_outputs
 from agently_kernel import __version__
 from agently_kernel.approvals import ApprovalBroker, Ask
 from agently_kernel.contract.errors import ConfigurationError
+from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.outputs import ErrorOutput, OutputEvent
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.handles import Handle
@@ -81,8 +83,8 @@ class Session:
             self.screen = Screen(
                 self.publisher, self.filter, observe_text=self._panel.text, observe_withheld=self._panel.withheld
             )
-        on_event = self._panel.event if self._panel is not None else lambda event: None
-        self.sandbox.attach(sink=self.screen, on_handle=self._new_sandbox, on_event=on_event)
+        self._progress: Progress | None = None
+        self.sandbox.attach(sink=self.screen, on_handle=self._new_sandbox, on_event=self._event)
         self.sandbox.on_grants = self._grants_changed
 
     # -- the panel -----------------------------------------------------------------------------------------------------
@@ -112,6 +114,11 @@ class Session:
     def _panel_attached(self) -> bool:
         return self._panel is not None and self._panel.attached
 
+    def _event(self, event: ExecutionResourceEvent) -> None:
+        for told in (self._panel, self._progress):
+            if told is not None:
+                told.event(event)
+
     def _new_sandbox(self, handle: Handle) -> None:
         self.screen.new_guest()
         if self._panel is not None and handle.facts is not None:
@@ -136,9 +143,12 @@ class Session:
         Raises AgentlyKernelError when it could not be run; KeyboardInterrupt when it was stopped.
         """
 
+        parent = self._front_end.parent()
+
         async def work(cell: str) -> CodeExecutionResult:
-            wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask, count=count)
-            result = await self._run(cell, wanted)
+            async with self._telling(parent):
+                wanted = await prepare(self, options, body, cell=cell, allow_stdin=self._can_ask, count=count)
+                result = await self._run(cell, wanted)
             show_outputs(self, cell, wanted, result)
             if self.settings.save_outputs is not None and result.outputs:
                 files = [(output.path, Path(output.stored_path)) for output in result.outputs]
@@ -153,6 +163,25 @@ class Session:
 
         return self._call(work)
 
+    @contextlib.asynccontextmanager
+    async def _telling(self, parent: Mapping[str, Any]) -> AsyncIterator[None]:
+        """Say below the cell what goes on, where the front end can change what it shows."""
+        if self._front_end.kernel is None:
+            yield
+            return
+        progress = Progress(
+            lambda kind, content: self._front_end.send(kind, content, parent, None, ()),
+            attached=lambda: self._panel_attached,
+        )
+        ignore = self.broker.listen(progress.question)
+        self._progress = progress
+        try:
+            async with progress:
+                yield
+        finally:
+            self._progress = None
+            ignore()
+
     def guest_error(self, result: CodeExecutionResult) -> FilteredError | None:
         """Return the exception that the sandbox's interpreter ended with, cleaned; None when it was no such thing."""
         error = result.error or {}
@@ -163,6 +192,8 @@ class Session:
 
     def _show(self, event: OutputEvent) -> None:
         """Take output of a guest; its exception is shown by IPython, as that of the cell."""
+        if self._progress is not None:
+            self._progress.output()
         if not isinstance(event, ErrorOutput):
             self.screen(event)
 
@@ -211,6 +242,8 @@ class Session:
         )
         if panel is not None:
             panel.finished(cell, result, count=None)
+        if self._progress is not None:
+            self._progress.ended(result)
         return result
 
     async def _stop(self) -> bool:

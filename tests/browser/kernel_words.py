@@ -44,6 +44,8 @@ SINKS = (
     Sink("endText", ("memory_death",), (2,), around="The sandbox was ended at the memory limit of 7 MiB: {}."),
     Sink("endText", ("give", "decided"), (1,)),
     Sink("endText", ("ApprovalDecision",), ("reason",), around=BECAUSE),
+    Sink("endText", ("progress",), (0, 1), "providers/*.py"),
+    Sink("endText", ("emit", "_emit"), ("phase",)),
     Sink("skipText", ("Problem",), (2,)),
     Sink("skipText", ("SkipReason", "_replace"), ("message",)),
     Sink("skipText", ("SandboxLaunchError", "EngineCallError"), (0, "explanation"), "providers/*.py"),
