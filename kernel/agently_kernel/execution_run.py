@@ -68,7 +68,7 @@ class Step:
         elif error is not None:
             outcome, detail = "error", getattr(error, "code", type(error).__name__)
         self._trace.append(
-            TraceStep.model_construct(
+            TraceStep(
                 step=self._name, started_at=self._at, seconds=time.monotonic() - self._clock, outcome=outcome,
                 detail=detail,
             )
@@ -100,7 +100,7 @@ class ExecutionRun:
         now = time.time()
         return tuple(
             done.get(name)
-            or TraceStep.model_construct(step=name, started_at=now, seconds=0.0, outcome="skipped", detail="")
+            or TraceStep(step=name, started_at=now, seconds=0.0, outcome="skipped", detail="")
             for name in STEPS
         )
 

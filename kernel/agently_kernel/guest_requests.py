@@ -26,6 +26,8 @@ def told_of(request: Mapping[str, Any]) -> dict[str, Any]:
     kept = {name: _plain(header[name]) for name in _HEADER if name in header}
     given = request.get("metadata")
     metadata = dict(given) if isinstance(given, Mapping) else {}
+    if not metadata:
+        return {"header": kept, "metadata": {}}
     try:
         text = json.dumps(metadata, default=str)
     except (TypeError, ValueError):

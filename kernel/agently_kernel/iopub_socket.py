@@ -21,6 +21,14 @@ _READABLE = int(zmq.POLLIN)
 log = logging.getLogger("agently_kernel.iopub")
 
 
+def _send_parts(socket: zmq.Socket[bytes], parts: Sequence[Any], *, copy: bool = True) -> None:
+    """Send one message, as ``send_multipart`` does, which computes with flags for every part."""
+    send = socket.send
+    for part in parts[:-1]:
+        send(part, _MORE, copy)
+    send(parts[-1], 0, copy)
+
+
 class ReplyStream(ZMQStream):
     """A stream of a ROUTER socket, which always takes a message at once: a reply goes out in the call that sends it.
 
@@ -32,11 +40,16 @@ class ReplyStream(ZMQStream):
         callback: Callable[[list[Any], zmq.MessageTracker | None], object] | None = None, **more: Any,
     ) -> None:
         """Send one message after those before it; on the loop's thread only."""
-        if self.sending() or callback is not None:
+        if self.sending() or callback is not None or track or more:
             super().send_multipart(msg, flags, copy, track, callback, **more)
             return
-        self.socket.send_multipart(msg, flags, copy, track, **more)
-        self._rebuild_io_state()  # type: ignore[no-untyped-call]  # sending may have taken the news of what to read
+        _send_parts(self.socket, msg, copy=copy)
+        if int(self.socket.get(zmq.EVENTS)) & _READABLE:  # sending may have taken the news of what there is to read
+            self.io_loop.add_callback(self._look_again)
+
+    def _look_again(self) -> None:
+        if not self.closed():
+            self._handle_events(self.socket, 0)  # type: ignore[no-untyped-call]
 
 
 class LoopSocket:
@@ -68,10 +81,7 @@ class LoopSocket:
     def _send(self, parts: list[Any]) -> None:
         if self._socket.closed:
             return
-        send = self._socket.send  # not send_multipart, which computes with flags for every part
-        for part in parts[:-1]:
-            send(part, _MORE)
-        send(parts[-1], 0)
+        _send_parts(self._socket, parts)
         # The descriptor that the loop watches tells of a new subscription once only; sending may have taken the news.
         if int(self._socket.get(zmq.EVENTS)) & _READABLE:
             self._loop.call_soon(self._take_subscriptions)

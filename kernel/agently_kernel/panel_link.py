@@ -31,6 +31,9 @@ MAX_CALLS = 1000
 LOAD_AT = MAX_CALLS // 2
 """Calls that are kept before the record is made without a panel."""
 MAX_TEXT = 256 * 1024
+LATE = 0.02
+"""Seconds until a record is told what cells come to: after a short cell, and before a panel is told again."""
+_OF_CELLS = frozenset(("execution_started", "execution_output", "execution_finished", "set_session"))
 
 
 class KernelChannels(Protocol):
@@ -78,6 +81,7 @@ class PanelLink:
         self._facts = facts
         self._guard = threading.RLock()
         self._calls: deque[tuple[str, tuple[Any, ...], dict[str, Any]]] = deque(maxlen=MAX_CALLS)
+        self._late: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = []
         self._text_kept = 0
         self._state: PanelState | None = None
         self._service: PanelService | None = None
@@ -102,6 +106,7 @@ class PanelLink:
         with self._guard:
             self._closed = True
             self._calls.clear()
+            self._late.clear()
             if self._remove is not None:
                 self._remove()
             self._speak_again()
@@ -176,7 +181,22 @@ class PanelLink:
                 if len(self._calls) == LOAD_AT and self._loop is not None:
                     self._loop.call_soon_threadsafe(self._loop.run_in_executor, None, self._load)
                 return
-        getattr(self._state, method)(*args, **fields)
+            self._late.append((method, args, fields))
+            loop = self._loop
+            if method not in _OF_CELLS or loop is None:
+                self._catch_up()
+            elif len(self._late) == 1:
+                if asyncio._get_running_loop() is loop:
+                    loop.call_later(LATE, self._catch_up)
+                else:
+                    loop.call_soon_threadsafe(loop.call_later, LATE, self._catch_up)
+
+    def _catch_up(self) -> None:
+        """Tell the record what it was not told yet. From any thread."""
+        with self._guard:
+            late, self._late = self._late, []
+            for method, args, fields in late:
+                getattr(self._state, method)(*args, **fields)
 
     # -- answering -----------------------------------------------------------------------------------------------------
 
@@ -201,7 +221,12 @@ class PanelLink:
                 getattr(state, method)(*args, **fields)
             self._calls.clear()
             service = PanelService(publisher(self._kernel), state, self._desk, self._host)
-            self._remove = install(self._kernel, service.handle)
+
+            async def answer(request: Any) -> Any:
+                self._catch_up()
+                return await service.handle(request)
+
+            self._remove = install(self._kernel, answer)
             self._state, self._service = state, service
 
     async def _first_request(self, stream: Any, ident: Any, parent: Mapping[str, Any]) -> None:

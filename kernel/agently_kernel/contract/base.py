@@ -78,6 +78,8 @@ def freeze_mapping(value: Mapping[str, JSONValue]) -> Mapping[str, JSONValue]:
             return tuple(deep(v) for v in item)
         return item
 
+    if type(value) is FrozenMapping:
+        return value  # only made here
     frozen: Mapping[str, JSONValue] = deep(value)
     canonical_json(frozen)
     return frozen

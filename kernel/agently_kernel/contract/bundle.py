@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from enum import Enum
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, ValidationInfo, field_validator, model_validator
 
 from agently_kernel.contract.base import Frozen, JSONValue, canonical_json, freeze_mapping, sha256_digest
 from agently_kernel.contract.network import EVERY_PUBLIC_HOST, normalise_hosts
@@ -261,6 +261,10 @@ def normalise_expected_outputs(paths: tuple[str, ...]) -> tuple[str, ...]:
     return normal
 
 
+_JUST_NAMED = object()
+"""Context of a validation whose digest has just been made of the very fields that it validates."""
+
+
 class CodeExecutionBundle(Frozen):
     """The immutable thing that runs. Build it with :meth:`create`; ``bundle_digest`` names every part of it."""
 
@@ -309,11 +313,15 @@ class CodeExecutionBundle(Frozen):
             "provenance": freeze_mapping(provenance or {}),
         }
         digest = _bundle_digest(fields)
-        return cls(bundle_id=_bundle_id(digest), bundle_digest=digest, **fields)
+        return cls.model_validate(
+            {"bundle_id": _bundle_id(digest), "bundle_digest": digest, **fields}, context=_JUST_NAMED
+        )
 
     @model_validator(mode="after")
-    def _whole(self) -> CodeExecutionBundle:
-        self.verify()
+    def _whole(self, info: ValidationInfo) -> CodeExecutionBundle:
+        self._verify_parts()
+        if info.context is not _JUST_NAMED:
+            self._verify_name()
         return self
 
     def verify(self) -> None:
@@ -321,6 +329,10 @@ class CodeExecutionBundle(Frozen):
 
         Building a bundle does this already; it is here for code that acts on a bundle it did not build.
         """
+        self._verify_parts()
+        self._verify_name()
+
+    def _verify_parts(self) -> None:
         if not 1 <= len(self.files) <= MAX_BUNDLE_FILES:
             raise ValueError(f"a bundle has 1 to {MAX_BUNDLE_FILES} files, not {len(self.files)}")
         total = sum(len(file.content) for file in self.files)
@@ -338,6 +350,8 @@ class CodeExecutionBundle(Frozen):
             raise ValueError("a one-shot bundle needs a run step")
         if normalise_expected_outputs(self.expected_outputs) != self.expected_outputs:
             raise ValueError("the bundle's declared outputs are not in their accepted spelling")
+
+    def _verify_name(self) -> None:
         digest = _bundle_digest({name: getattr(self, name) for name in _DIGESTED})
         if self.bundle_digest != digest or self.bundle_id != _bundle_id(digest):
             raise ValueError(f"bundle {self.bundle_id!r} does not have the digest of its content")

@@ -95,7 +95,7 @@ class Resident:
         self._now = Interpreter(generation, ends)
         self._watch()
         for fd in (ends.out, ends.err):
-            self._turns.add_source(fd, self.drain)
+            self._turns.add_source(fd, lambda: self.drain(told=True))
         self._turns.writer.frame(dict(frame, state="started", pid=ends.pid))
 
     # -- to the interpreter --------------------------------------------------------------------------------------------
@@ -209,15 +209,22 @@ class Resident:
             self._turns.later(HALF_FRAME_SECONDS, lambda: self._check_half_frame(now))
 
     def _take(self, now: Interpreter, data: bytes) -> None:
-        """Pass on the frames in *data*, each after the text that was written before it."""
+        """Pass on the frames in *data*, each after the text that was written before it.
+
+        Text that the interpreter writes after a frame waits until that has been passed on, so that none was written
+        between two that came together.
+        """
         try:
             frames = now.decoder.feed(data)
         except wire.WireError as error:
             self._violated(str(error))
             return
+        drained = False
         for header, payload in frames:
-            self.drain()
             op = header["op"]
+            if not drained and not (op == "busy" and header["cell"] == now.cell):  # that is passed on to nobody
+                self.drain()
+                drained = True
             reason = self._out_of_turn(now, header)
             if reason:
                 self._violated(reason)
@@ -266,17 +273,17 @@ class Resident:
             return "it answered a question that was not put, or not any more"
         return ""
 
-    def drain(self) -> None:
-        """Pass on what the interpreter's pipes hold at this moment, standard output first."""
+    def drain(self, *, told: bool = False) -> None:
+        """Pass on what the interpreter's pipes hold at this moment, standard output first; *told* as for ``Turns``."""
         now = self._now
         if now is None:
             return
         header = {"op": "stream", "name": "stdout"}
         if now.cell:
             header["cell"] = now.cell
-        now.out = self._turns.drain(now.out, header)
+        now.out = self._turns.drain(now.out, header, told=told)
         header["name"] = "stderr"
-        now.err = self._turns.drain(now.err, header)
+        now.err = self._turns.drain(now.err, header, told=told)
 
     def _violated(self, reason: str) -> None:
         if self._now is not None and not self._now.condemned:

@@ -55,12 +55,14 @@ class OfThread(threading.local):
     bundle: Optional[Tuple[Any, Any]] = None
     shown_error: Optional[List[str]] = None
     coroutine: Any = None
+    transformed: Optional[Tuple[str, str]] = None  # a cell's source and what IPython made of it, until it asks again
+    awaits: Optional[Tuple[str, bool]] = None  # what it made, and whether that has to be awaited, until it asks again
 
     def begin(self, source: str, path: str, count: Optional[int]) -> None:
         """A cell begins on the calling thread."""
         self.source, self.path, self.count = source, path, count
         self.stopped = self.formatting = self.failed = False
-        self.bundle = self.shown_error = self.coroutine = None
+        self.bundle = self.shown_error = self.coroutine = self.transformed = self.awaits = None
 
 
 HERE = OfThread()
@@ -164,6 +166,18 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     def _page(self, text: Any, start: int = 0, screen_lines: int = 0, pager_cmd: Any = None) -> None:
         data = text if isinstance(text, dict) else {"text/plain": text}
         self.payload_manager.write_payload({"source": "page", "data": data, "start": max(0, start)})
+
+    def transform_cell(self, raw_cell: str) -> str:
+        """Return the Python of a cell. It was made to see whether the cell awaits: that is not done a second time."""
+        known, HERE.transformed = HERE.transformed, None
+        return known[1] if known is not None and known[0] == raw_cell else str(super().transform_cell(raw_cell))
+
+    def should_run_async(self, raw_cell: str, *, transformed_cell: str, **more: Any) -> bool:
+        """Whether a cell awaits; asked twice in the same way."""
+        known, HERE.awaits = HERE.awaits, None
+        if known is not None and known[0] == transformed_cell:
+            return known[1]
+        return bool(super().should_run_async(raw_cell, transformed_cell=transformed_cell, **more))
 
     def run_cell_async(self, *args: Any, **options: Any) -> Any:
         """Return the coroutine that runs a cell, and remember it: one that is never begun is complained about."""
@@ -314,6 +328,8 @@ class IPythonEngine(Engine):
             transformed, problem = source, sys.exc_info()
         if shell.should_run_async(source, transformed_cell=transformed, preprocessing_exc_tuple=problem):
             return lambda: self._awaiting(source, request, transformed, problem)
+        if problem is None:
+            HERE.transformed, HERE.awaits = (source, transformed), (transformed, False)
         try:
             result = shell.run_cell(source, store_history=request.store_history, silent=request.silent)
         except BaseException:  # a Stop that broke in before IPython began to run it

@@ -69,15 +69,16 @@ class Turns:
         self.watch(fd, 0, action)
         os.close(fd)
 
-    def drain(self, fd: int, header: Dict[str, Any]) -> int:
+    def drain(self, fd: int, header: Dict[str, Any], *, told: bool = True) -> int:
         """Pass on what a source holds at this moment, as frames with *header*.
 
-        Returns *fd*, or -1 when it was dropped because nobody can write to it any more.
+        *told*: the selector says that there is something. Returns *fd*, or -1 when that was only that nobody can write
+        to it any more, and it was dropped.
         """
         if fd < 0:
             return fd
         left = waiting_bytes(fd)
-        if not left and _hung_up(fd):
+        if not left and told and _hung_up(fd):
             self.drop_source(fd)
             return -1
         while left > 0:

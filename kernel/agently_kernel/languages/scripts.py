@@ -31,6 +31,7 @@ from agently_kernel.languages.plan import (
 )
 
 SESSION_ENTRYPOINT = "cell.py"
+_PYTHON = CodeExecutionToolchainRequirement(tool="python", minimum_version="3.8")
 _PYTHON_DEPENDENCIES = f"{BUILD}/.deps/python"
 _ES_MODULE = re.compile(
     r"^\s*(?:import(?:\s+[\w$]|\s*[{*\"'])|export\s+(?:default|const|let|var|function|class|async)\b|export\s*[{*])",
@@ -47,8 +48,7 @@ class PythonAdapter:
 
     def toolchain_requirements(self, request: CodeExecutionRequest) -> tuple[CodeExecutionToolchainRequirement, ...]:
         """Python 3.8 or newer, tightened by the request."""
-        base = CodeExecutionToolchainRequirement(tool="python", minimum_version="3.8")
-        return merge_toolchains(self.language_id, base, request.toolchains)
+        return merge_toolchains(self.language_id, _PYTHON, request.toolchains)
 
     def prepare(self, request: CodeExecutionRequest, policy: ExecutionResourcePolicy) -> CodeExecutionBundle:
         """Plan a cell (session form: the text as ``cell.py``, no steps) or a program. Raises ConfigurationError."""

@@ -48,6 +48,7 @@ class Activity:
         self.streams = {"stdout": BoundedText(max_output_bytes), "stderr": BoundedText(max_output_bytes)}
         self.decoders = StreamDecoders()
         self.finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._over = asyncio.Event()
         self.shown = False
         """Whether it has shown anything."""
         self.stopper: Stopper | None = None
@@ -104,12 +105,17 @@ class Activity:
         """Mark the end; harmless when it has come already."""
         if not self.finished.done():
             self.finished.set_result(None)
+            self._over.set()
 
     def die(self, death: DeathCause) -> None:
         """End because interpreter or sandbox ended."""
         if not self.finished.done():
             self.death = death
             self.finish()
+
+    async def over(self) -> None:
+        """Wait for the end, one turn of the loop less than for ``finished``; cancelling ends nothing but the wait."""
+        await self._over.wait()
 
     async def wait(self, seconds: float) -> bool:
         """Return whether the end comes within *seconds*."""

@@ -186,7 +186,7 @@ class SandboxResource(ResourceLife):
                 run.sent = True
                 self._begun[run.subshell] = run.cell
                 await self._live.send(header)
-                await asyncio.wait({run.finished})  # unlike a plain await this does not cancel the future with us
+                await run.over()
         except SandboxDied:
             await self._explained_end(run)
         except SandboxError as error:  # the interpreter did not start, or the message is too large to send

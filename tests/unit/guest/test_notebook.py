@@ -141,3 +141,16 @@ def test_completion_knows_types(ipython: Guest) -> None:
 def test_unknown_magics_are_errors(ipython: Guest, code: str) -> None:
     cell = ipython.run(code)
     assert cell.done[0] == "error" or "not found" in cell.text("stderr")
+
+
+def test_the_python_of_a_cell_is_made_once(ipython: Guest) -> None:
+    ipython.run(
+        "made = []\ndef count(lines):\n    made.append(''.join(lines))\n    return lines\n"
+        "get_ipython().input_transformers_cleanup.append(count)"
+    )
+    ipython.run("1 + 1")
+    ipython.run("import asyncio; await asyncio.sleep(0)")
+    assert ipython.run("print(made[:-1])").text() == "['1 + 1\\n', 'import asyncio; await asyncio.sleep(0)\\n']\n"
+    nested = ipython.run("r = get_ipython().run_cell('2 + 2'); print(len(made), made[-1], r.result)")
+    assert nested.text().endswith("5 2 + 2\n 4\n")
+    ipython.run("get_ipython().input_transformers_cleanup.remove(count)")
