@@ -15,7 +15,7 @@ import threading
 import time
 from itertools import repeat
 from mmap import mmap
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, NoReturn, Optional, Tuple
 
 from . import wire
 
@@ -27,7 +27,7 @@ _read = os.read
 
 
 class ChannelClosed(Exception):
-    """Init is gone, or this is a forked child that must not speak for its parent."""
+    """This is a forked child that must not speak for its parent."""
 
 
 def write_whole(fd: int, data: bytes, sent: Optional[List[int]] = None) -> None:
@@ -81,7 +81,8 @@ class Channel:
     def send(self, header: Dict[str, Any], payload: bytes = b"", *, hold: bool = False) -> None:
         """Send one frame, or *hold* it until the next one or a fence: two that follow each other travel together.
 
-        Raises ChannelClosed, wire.WireError for a frame larger than the protocol allows.
+        Raises ChannelClosed in a forked child, wire.WireError for a frame larger than the protocol allows. Ends the
+        interpreter when its channel is broken: nobody would ever hear of its cell's end.
         """
         if not self.open:
             raise ChannelClosed("a forked child has no channel")
@@ -102,12 +103,19 @@ class Channel:
         except BaseException as error:
             if not progress:
                 self._sent -= held + len(frames)
-            if isinstance(error, OSError):
-                raise ChannelClosed(str(error))
+            if isinstance(error, OSError) and error.errno is not None:  # not a TimeoutError of the user's alarm
+                self._broken(error)
             raise
         finally:
             if progress:
                 del self._held[:held]
+
+    @staticmethod
+    def _broken(error: OSError) -> NoReturn:
+        text = "[agently] The interpreter's channel is closed (%s): a cell closed descriptors that are not its own.\n"
+        with contextlib.suppress(OSError):
+            _write(2, (text % error.strerror).encode("utf-8", "replace"))
+        os._exit(1)
 
     def relayed(self) -> int:
         """Return how many frames init has taken and passed on, after the text that was written before them."""

@@ -145,14 +145,16 @@ class Resident:
         self._watch()
 
     def interrupt(self) -> None:
-        """SIGINT to the interpreter and all its children if a cell runs; remembered while one is about to."""
+        """SIGINT to the interpreter and all its children if a cell runs; remembered while one is about to. What else
+        the interpreter may be doing for the user is ended too: the cell may be waiting for that."""
         now = self._now
         if now is None:
             return
         if now.busy:
             self._signal(now)
-        elif now.cells:
-            now.interrupt = True
+        else:
+            now.interrupt = bool(now.cells)
+            self.forward({"op": "stop_idle"}, b"")
 
     @staticmethod
     def _signal(now: Interpreter) -> None:

@@ -1,8 +1,8 @@
 """The interpreter process: reads requests, runs cells on the main thread, keeps an event loop turning between them.
 
 A reader thread takes frames from init. Cells, completion and inspection run on the main thread, as callbacks of its
-event loop, so that tasks of earlier cells go on while nothing else runs. SIGINT raises KeyboardInterrupt in a cell
-only.
+event loop, so that tasks of earlier cells go on while nothing else runs. SIGINT raises KeyboardInterrupt in code of the
+user only: in a cell, or between cells in what a Stop finds there.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import Any, Callable, Deque, Dict, NoReturn, Optional, Tuple, Union
 
 from . import bundles
 from .asyncrun import allow_nested_run, at_home
+from .between import BetweenCells, disarm
 from .channel import Channel, ChannelClosed
 from .loops import StopsHeld, exit_code, make_own, private_loop
 from .needs import Needs
@@ -97,6 +98,7 @@ class Shell(Home):
         services.repair = self._put_back
         self._context = contextvars.copy_context()
         self._loop = private_loop()
+        self._between = BetweenCells(__file__)
         self._reserve = Reserve()
         self._stops_held = StopsHeld()
         self._forking: Optional["asyncio.Task[Any]"] = None
@@ -117,7 +119,7 @@ class Shell(Home):
         os.register_at_fork(
             before=self._before_fork, after_in_parent=self._stops_held.end, after_in_child=self._in_child
         )
-        _disarm()
+        disarm(self._between.handler)
         for name, target in (("channel reader", self._read), ("comm messages", self._deliver_comms)):
             threading.Thread(target=target, name=name, daemon=True).start()
         info = dict(self._engine.info, python="%d.%d.%d" % sys.version_info[:3])
@@ -143,6 +145,8 @@ class Shell(Home):
                     self._services.answer(None, header["reason"])
                 elif op == "need_reply":
                     self._needs.answer(header["path"], header["ok"])
+                elif op == "stop_idle":
+                    self._between.stop()
                 elif op == "give_up":
                     self._patience.give_up(header["request"])
                 elif op == "execute" and header["options"].get("subshell"):
@@ -199,7 +203,8 @@ class Shell(Home):
             while self._comms and self._channel.open:
                 header, payload = self._comms.popleft()
                 try:
-                    self._engine.comm(header, payload)
+                    with self._between.delivering():
+                        self._engine.comm(header, payload)
                 except BaseException:
                     traceback.print_exc()
 
@@ -253,7 +258,7 @@ class Shell(Home):
             return
         code = 1
         try:
-            _disarm()
+            disarm()
             code = exit_code(error)
             _flush_c_library()
             self._router.flush()
@@ -284,7 +289,7 @@ class Shell(Home):
                 self._start_task(result, request)
         except BaseException as error:
             self._put_back()
-            _disarm()
+            disarm(self._between.handler)
             outcome = self._failed(error)
         if outcome is not None:
             self._finish(request, outcome)
@@ -304,7 +309,7 @@ class Shell(Home):
             task.cancel()
 
         def ended(_: Any) -> None:
-            _disarm()
+            disarm(self._between.handler)
             self._put_back()
             self._task = None
             error = None if task.cancelled() else task.exception()
@@ -344,7 +349,7 @@ class Shell(Home):
         return Outcome(False, {}, error)
 
     def _finish(self, request: Request, outcome: Outcome) -> None:
-        _disarm()
+        disarm(self._between.handler)
         self._tell_end(request, outcome)
         self._router.end()
         self._running = False
@@ -408,24 +413,6 @@ def _verified(request: Request, reserve: Reserve) -> str:
             % (found, request.digest)
         )
     return data.decode("utf-8")
-
-
-_set_handler: Callable[..., Any] = sys.modules["_signal"].signal
-"""The C function: the one of ``signal`` makes an enum of what it returns, by names that a cell may have replaced."""
-
-
-def _ignore(signum: int, frame: Optional[types.FrameType]) -> None:
-    """SIGINT between cells: nothing to stop."""
-
-
-def _disarm() -> None:
-    """Let SIGINT do nothing from here on, even if one arrives right now."""
-    while True:
-        try:
-            _set_handler(signal.SIGINT, _ignore)
-            return
-        except KeyboardInterrupt:
-            continue
 
 
 def _c_library() -> Tuple[Callable[[], None], Callable[[], None]]:
@@ -492,7 +479,7 @@ def main(start: Any) -> NoReturn:
     configuration."""
     code = 0
     try:
-        _disarm()
+        disarm()
         channel = Channel(start.sock, start.counter)
         router = Router(channel)
         room = ThreadRoom(start.config["data_soft"]) if start.config.get("data_soft") else None

@@ -83,7 +83,7 @@ BOOT = Message(
 TO_INIT = {
     "boot": BOOT,
     "start": Message({"generation": _N}),  # fork an interpreter; init answers `interpreter` started, then ready
-    "interrupt": Message({}),  # SIGINT to the interpreter's process group if a cell runs there, else nothing
+    "interrupt": Message({}),  # SIGINT to the interpreter's process group if a cell runs there, else `stop_idle` to it
     "kill": Message({"what": Field(str, True, 16, ("interpreter", "step")), "step": _SO}),  # SIGKILL, whole group
     "run_step": Message(
         {"step": Field(str, True, 64), "argv": Field(list, True, 257), "env": Field(dict), "cwd": _S,
@@ -120,6 +120,7 @@ TO_INTERPRETER = {
     "give_up": Message({"request": _N}),  # nobody waits for the answer of a complete, inspect… any more: end it
     "comm": _COMM,
     "environ": Message({"set": Field(dict, True, 256)}),  # variables for what starts, and is imported, from now on
+    "stop_idle": Message({}),  # end what code of the user does while no cell runs
     "exit": Message({}),  # run exit handlers and end
 }
 # guest -> host.
