@@ -154,7 +154,8 @@ const LIMITS: Rule[] = [
   [/^watchdog$/s, trans => trans.__('a watchdog')],
   [/^engine$/s, trans => trans.__('the engine')],
   [/^counted over all containers of this user of the engine together$/s, trans => trans.__('counted over all containers of this user of the engine together')],
-  [/^counted every tenth of a second: what is taken between two looks goes beyond it; files and sockets that are on their way between processes are not seen$/s, trans => trans.__('counted every tenth of a second: what is taken between two looks goes beyond it; files and sockets that are on their way between processes are not seen')]
+  [/^counted every tenth of a second: what is taken between two looks goes beyond it; files and sockets that are on their way between processes are not seen$/s, trans => trans.__('counted every tenth of a second: what is taken between two looks goes beyond it; files and sockets that are on their way between processes are not seen')],
+  [/^counted every tenth of a second, near the limit more often: what is written between two looks goes beyond it$/s, trans => trans.__('counted every tenth of a second, near the limit more often: what is written between two looks goes beyond it')]
 ];
 
 export const checkText = (trans: TranslationBundle, text: string) =>

@@ -25,6 +25,7 @@ from agently_kernel.contract.workspace import CollectionLimits, TaskWorkspaceAcc
 from agently_kernel.providers import bubblewrap, bubblewrap_binary
 from agently_kernel.providers.bubblewrap import BubblewrapExecutionResourceProvider
 from agently_kernel.sandbox.cgroups import find_places, pid_namespace
+from agently_kernel.sandbox.local import WATCHED_SPACE
 from agently_kernel.workspace.task_workspace import TaskWorkspace
 
 
@@ -223,6 +224,17 @@ async def test_an_input_granted_for_writing_is_refused(tmp_path: Path) -> None:
             pass
 
 
+RESERVE = """
+import ctypes, errno, os
+file = os.open("ahead.bin", os.O_CREAT | os.O_RDWR)
+assert ctypes.CDLL(None, use_errno=True).fallocate(file, 0, ctypes.c_long(0), ctypes.c_long(1 << 30)) == -1
+print(ctypes.get_errno() == errno.EOPNOTSUPP, os.fstat(file).st_size)
+os.posix_fallocate(file, 0, 1 << 20)
+print(os.fstat(file).st_size)
+"""
+"""Space taken ahead, faster than anybody looks; and what programs do where that cannot be."""
+
+
 async def test_scratch_on_disk_is_collected_and_bounded(tmp_path: Path) -> None:
     limits = ResourceLimits(scratch="disk", scratch_bytes=64 * 1024**2)
     async with opened(tmp_path, limits=limits) as session:
@@ -232,7 +244,13 @@ async def test_scratch_on_disk_is_collected_and_bounded(tmp_path: Path) -> None:
         facts = session.resource.facts
         assert facts.isolation.host_filesystem_restricted is True
         assert facts.mechanism["scratch"] == "host disk"
-        assert ("scratch_bytes", "watchdog") in {(fact.name, fact.mechanism) for fact in facts.limits}
+        space = next(fact for fact in facts.limits if fact.name == "scratch_bytes")
+        assert (space.mechanism, space.detail) == ("watchdog", WATCHED_SPACE)
+        result = await session.run(RESERVE)
+        assert result.stdout.text == "True 0\n1048576\n", result
+        kept = "n = 0\nwhile True:\n    open(f'{n}', 'wb').write(bytes(1 << 20)); n += 1"
+        result = await session.run(kept, timeout=60)
+        assert result.death is not None and "its scratch folder passed 64 MiB" in result.death.message, result
 
 
 async def test_a_single_greedy_allocation_is_a_memory_error_and_loses_nothing(tmp_path: Path) -> None:

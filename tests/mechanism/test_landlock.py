@@ -11,12 +11,14 @@ from pathlib import Path
 import pytest
 from provider_support import concluded, probe, surroundings
 
+from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.protocols import ExecutionResourceProvider
 from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.contract.result import ExecutionStatus
 from agently_kernel.providers import landlock
 from agently_kernel.providers.landlock import LandlockExecutionResourceProvider, closed_folder
 from agently_kernel.sandbox import supervisor
+from agently_kernel.sandbox.local import WATCHED_SPACE
 from agently_kernel.testing.provider_contract import ProviderContract
 
 # As root the guest takes another uid, which the home of root is closed to: the system's interpreter is open to all.
@@ -122,6 +124,22 @@ def daemons() -> list[str]:
             except OSError:
                 continue
     return found
+
+
+async def test_space_is_watched_and_cannot_be_taken_faster_than_it_is_written(tmp_path: Path) -> None:
+    policy = POLICY.model_copy(update={"limits": ResourceLimits(scratch_bytes=32 << 20, output_bytes=1 << 20)})
+    async with surroundings(LandlockExecutionResourceProvider(), CONFIG, tmp_path, policy) as place:
+        result = await place.cell(
+            "import ctypes, errno, os\nfile = os.open('x', os.O_CREAT | os.O_RDWR)\n"
+            "ctypes.CDLL(None, use_errno=True).fallocate(file, 0, ctypes.c_long(0), ctypes.c_long(1 << 30))\n"
+            "print(ctypes.get_errno() == errno.EOPNOTSUPP)"
+        )
+        assert result.stdout.text == "True\n", result
+        assert result.facts is not None
+        details = {fact.name: fact.detail for fact in result.facts.limits}
+        assert details["scratch_bytes"] == details["output_bytes"] == WATCHED_SPACE
+        result = await place.cell("n = 0\nwhile True: open(f'{n}', 'wb').write(bytes(1 << 20)); n += 1", timeout=60)
+        assert result.death is not None and "its scratch folder passed 33 MiB" in result.death.message, result
 
 
 async def test_daemons_that_left_their_session_end_with_the_sandbox(tmp_path: Path) -> None:

@@ -7,7 +7,8 @@ Whatever fails is told in one sentence on standard error, and the exit code is 3
 
 ``boot.limits``: integers by name: nofile, fsize, core, nproc, data, as, cpu, sigpending, msgqueue (rlimits: counts,
 bytes, seconds), nice, and data_soft: what an interpreter has of ``data`` at first (see ``threads``).
-``boot.seccomp``: ``enabled``, ``allow_inet``, ``allow_unix``, ``hidden_memory``. ``boot.challenge``: see ``probe``.
+``boot.seccomp``: ``enabled``, ``allow_inet``, ``allow_unix``, ``hidden_memory``, ``allow_reserve``.
+``boot.challenge``: see ``probe``.
 ``boot.interpreter``:
 ``env`` (complete), ``mode`` (auto, ipython, plain), ``cwd``, ``roots`` (paths of source, input, build, output),
 ``links`` (path to target: made where nothing is, for mechanisms that cannot make links from outside).
@@ -171,7 +172,7 @@ def confine(boot: Dict[str, Any]) -> Dict[str, Any]:
         try:
             program = seccomp.build(
                 os.uname().machine, allow_inet=wish.get("allow_inet", True), allow_unix=wish.get("allow_unix", True),
-                hidden_memory=wish.get("hidden_memory", "all"),
+                hidden_memory=wish.get("hidden_memory", "all"), allow_reserve=wish.get("allow_reserve", True),
             )
             seccomp.install(program)
         except (OSError, ValueError) as error:

@@ -348,7 +348,10 @@ class BubblewrapExecutionResourceProvider:
         return BootConfig(
             # The number is counted per uid: sound in a user namespace, and with a uid of the sandbox's own.
             limits=boot_rlimits(limits, processes_by_rlimit=plan.mode == "user" or "pids" not in places),
-            seccomp=SeccompBoot(hidden_memory="all" if limits.memory_bytes is None or "memory" in places else "small"),
+            seccomp=SeccompBoot(
+                hidden_memory="all" if limits.memory_bytes is None or "memory" in places else "small",
+                allow_reserve=limits.scratch != "disk",
+            ),
             interpreter=InterpreterBoot(
                 env=sandbox_environment(
                     plan.interpreter, cpus=limits.cpus, passed=policy.pass_environment, extra=own

@@ -29,7 +29,7 @@ from agently_kernel.sandbox.identity import UID_RANGE as UID_RANGE
 from agently_kernel.sandbox.identity import HostProcess
 from agently_kernel.sandbox.identity import UidLease as UidLease
 from agently_kernel.sandbox.limits import cpu_choice, read_rlimits, rlimit_facts
-from agently_kernel.sandbox.local import LocalSandbox
+from agently_kernel.sandbox.local import WATCHED_SPACE, LocalSandbox
 from agently_kernel.sandbox.orphans import owner_mark
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits
@@ -238,6 +238,7 @@ class BubblewrapSandbox(LocalSandbox):
         facts.append(LimitFact(
             name="scratch_bytes", limit=limits.scratch_bytes, mechanism="watchdog" if disk else "tmpfs",
             observed=watching if disk else self._size_holds("build", limits.scratch_bytes),
+            detail=WATCHED_SPACE if disk else "",
         ))
         facts.append(LimitFact(
             name="output_bytes", limit=limits.output_bytes, mechanism="tmpfs",

@@ -195,5 +195,6 @@ class LandlockExecutionResourceProvider(SandboxProvider[LandlockPlan]):
         )
         return await open_in_area(
             area, launch, request, plan.interpreter, env=plan.config.env, safety_class=SafetyClass.CONSTRAINED,
-            network="none", seccomp=SeccompBoot(allow_inet=False, allow_unix=False, hidden_memory="none"), lease=lease,
+            network="none", lease=lease,
+            seccomp=SeccompBoot(allow_inet=False, allow_unix=False, hidden_memory="none", allow_reserve=False),
         )

@@ -26,7 +26,7 @@ from agently_kernel.sandbox.delivery import FolderDelivery
 from agently_kernel.sandbox.identity import UidLease
 from agently_kernel.sandbox.launch import install_guest
 from agently_kernel.sandbox.limits import read_rlimits, rlimit_facts
-from agently_kernel.sandbox.local import LocalSandbox
+from agently_kernel.sandbox.local import WATCHED_SPACE, LocalSandbox
 from agently_kernel.sandbox.process import PipedProcess, spawn_process
 from agently_kernel.sandbox.runtime import probe_folder
 from agently_kernel.sandbox.watchdog import Watchdog, WatchLimits, descendants
@@ -241,8 +241,10 @@ class HostSandbox(LocalSandbox):
                       observed=0 <= hard <= (limits.processes or 0) if by_rlimit else None),
             LimitFact(name="cpu", limit=limits.cpus, mechanism="none"),
             *rlimit_facts(limits, observed),
-            LimitFact(name="scratch_bytes", limit=limits.scratch_bytes, mechanism="watchdog", observed=watching),
-            LimitFact(name="output_bytes", limit=limits.output_bytes, mechanism="watchdog", observed=watching),
+            LimitFact(name="scratch_bytes", limit=limits.scratch_bytes, mechanism="watchdog", observed=watching,
+                      detail=WATCHED_SPACE),
+            LimitFact(name="output_bytes", limit=limits.output_bytes, mechanism="watchdog", observed=watching,
+                      detail=WATCHED_SPACE),
             LimitFact(name="inodes", limit=limits.inodes, mechanism="watchdog", observed=watching),
         )
 

@@ -84,12 +84,14 @@ class SeccompBoot(Frozen):
 
     ``hidden_memory``: kinds of memory that belong to no process; ``all`` where a control group (or a kernel of the
     sandbox's own) counts them, ``small`` under a watchdog, ``none`` under one that shares the host's IPC namespace.
+    ``allow_reserve``: space of a disk may be taken without writing to it; not where a watchdog bounds that space.
     """
 
     enabled: bool = True
     allow_inet: bool = True
     allow_unix: bool = True
     hidden_memory: Literal["all", "small", "none"] = "all"
+    allow_reserve: bool = True
 
 
 class InterpreterBoot(Frozen):

@@ -31,6 +31,10 @@ WATCHED_MEMORY = (
 )
 """What a memory limit held by the watchdog does not cover: see docs/security.md."""
 
+WATCHED_SPACE = (
+    "counted every tenth of a second, near the limit more often: what is written between two looks goes beyond it"
+)
+
 
 class LocalSandbox(abc.ABC):
     """Base of sandboxes on this machine; with ``spawn``, ``observe``, ``limits`` and ``mechanism`` it is a ``Sandbox``.

@@ -127,6 +127,8 @@ class Watchdog:
     _kills: int = 0
     _escapes: int = 0
     _looks: int = 0
+    _share: float = 0.0
+    _share_at: float = field(default_factory=time.monotonic)
     _held: HeldMemory = field(default_factory=HeldMemory)
 
     def start(self) -> None:
@@ -161,6 +163,14 @@ class Watchdog:
             await asyncio.sleep(self._pause(share))
 
     def _pause(self, share: float) -> float:
+        """Return the seconds until the next look: half of the time in which the limit is reached at this pace."""
+        now = time.monotonic()
+        grown, since = share - self._share, now - self._share_at
+        self._share, self._share_at = share, now
+        ahead = 0.5 * (1.0 - share) * since / grown if grown > 0 else _IDLE
+        return max(_AFTER_KILL, min(self._usual_pause(share), ahead))
+
+    def _usual_pause(self, share: float) -> float:
         if share > 1.0:
             return _AFTER_KILL
         if share > 0.5:

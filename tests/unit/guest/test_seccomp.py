@@ -61,6 +61,9 @@ def test_every_number_has_the_verdict_of_its_table(arch: str, hidden: str) -> No
         absent |= {pair[column] for pair in seccomp.HIDDEN_MEMORY.values()}
     if hidden == "none":
         absent.add(seccomp.SHMGET[column])
+    bounded = seccomp.build(arch, hidden_memory=hidden, allow_reserve=False)
+    assert judge(bounded, code, seccomp.FALLOCATE[column]) == seccomp.UNSUPPORTED
+    assert judge(bounded, code, seccomp.FALLOCATE[column] + 1) == ALLOW
     for nr in range(0, 600):
         if nr in guarded:
             continue
@@ -76,6 +79,7 @@ def test_the_tables_agree_with_the_headers_of_the_kernel() -> None:
         line.split()[1:3] for line in header.read_text().splitlines() if line.startswith("#define __NR_")  # type: ignore[misc]
     )
     tables = {**seccomp.DENIED, **seccomp.ABSENT, **seccomp.HIDDEN_MEMORY, **seccomp.GUARDED, "shmget": seccomp.SHMGET}
+    tables["fallocate"] = seccomp.FALLOCATE
     for name, pair in tables.items():
         if "__NR_" + name in known:
             assert int(known["__NR_" + name]) == pair[0], name

@@ -66,5 +66,7 @@ def test_the_boot_message_passes_the_protocols_check() -> None:
         },
         "links": {},
     }
-    assert header["seccomp"] == {"enabled": True, "allow_inet": True, "allow_unix": True, "hidden_memory": "all"}
+    assert header["seccomp"] == {
+        "enabled": True, "allow_inet": True, "allow_unix": True, "hidden_memory": "all", "allow_reserve": True,
+    }
     assert config.nonce != BootConfig().nonce and config.nonce not in repr(config)

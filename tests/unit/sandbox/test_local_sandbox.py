@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import time
 
 import pytest
 
@@ -69,6 +70,21 @@ def test_a_death_at_a_limit_says_what_was_lost(limit: str) -> None:
     dog = Watchdog(1, WatchLimits(), lambda: None)
     dog._end(limit, "it did")
     assert dog.cause is not None and dog.cause.message == f"The sandbox was ended because it did. {LOST_SANDBOX}"
+
+
+def test_the_faster_a_limit_comes_near_the_sooner_is_the_next_look() -> None:
+    dog = Watchdog(1, WatchLimits(disk_bytes=1), lambda: None, disk_folder="/nowhere")
+
+    def pause(seconds: float, share: float) -> float:
+        """Look *seconds* after the last look."""
+        dog._share_at = time.monotonic() - seconds
+        return dog._pause(share)
+
+    assert pause(0.1, 0.0) == pytest.approx(0.1)
+    assert pause(0.1, 0.4) == pytest.approx(0.5 * 0.15, rel=0.1)
+    assert pause(0.1, 0.9) == pytest.approx(0.01, rel=0.1)
+    assert pause(0.1, 0.9) == pytest.approx(0.05), "nothing grows any more"
+    assert pause(0.1, 0.1) == pytest.approx(0.1)
 
 
 @pytest.mark.parametrize("number", [*map(int, signal.Signals), 50])
