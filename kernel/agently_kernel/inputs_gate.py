@@ -180,7 +180,9 @@ class InputGate:
         """Return what to say of a file that :meth:`needed` did not give, because a question about it ended so."""
         said = not_given(path, str(denied.details.get("reason") or ""))
         alone = denied.details.get("outcome") == ApprovalOutcome.NO_CHANNEL.value
-        if self.gives or not alone or not await asyncio.to_thread(self._open_to_code, path):
+        package = f"{path}/__init__.py"
+        helps = await asyncio.to_thread(lambda: self._open_to_code(path) or self._open_to_code(package))
+        if self.gives or not alone or not helps:
             return said
         return f'{said} in a cell before it, or set c.AgentlyKernel.notebook_files = "give" in your configuration.'
 

@@ -191,6 +191,8 @@ class SessionGrants:
     async def _need(self, cell: str, path: str, writes: bool, sink: OutputSink | None = None) -> str | None:
         """Give a file that a running cell misses, when a person allows it; say in the cell how it could be given."""
         said = ""
+        if not self._gives:
+            path = path.removesuffix("/__init__.py")  # a person is asked for a package as a whole
         mount = self.inputs.mount_of(path) if self.inputs.lies_beside(path) else None
         if writes or mount is not None:
             if self.inputs.may_say(path, cell=cell):

@@ -165,8 +165,8 @@ class KernelSettings(Frozen):
     )
     notebook_files: Literal["ask", "give"] = Field(
         default="ask", examples=["give"],
-        description="a file beside the notebook that code opens: ask, or give a copy of it without a question; hidden "
-        "files, names that hold secrets and what links lead out to are asked for in any case",
+        description="a file beside the notebook that code opens or imports: ask, or give a copy of it without a "
+        "question; hidden files, names that hold secrets and what links lead to are asked for in any case",
     )
     pass_environment: tuple[str, ...] = Field(
         default=(), examples=[["RUN_DATE", "REGION"]],

@@ -95,3 +95,38 @@ def test_a_missing_variable_that_is_set_here_is_named(start: Start, first: str) 
     assert said.count('c.AgentlyKernel.pass_environment = ["RUN_DATE"]') == 1
     for code in ("os.environ['NOWHERE']", "del os.environ['REGION']; os.environ['REGION']", "{}['RUN_DATE']"):
         assert "pass_environment" not in session.run(f"{first}import os\n{code}").text("stderr")
+
+
+def test_a_module_is_asked_for_when_it_is_imported_and_a_package_as_a_whole(start: Start, folder: Path) -> None:
+    (folder / "helper.py").write_text("VALUE = 1\n")
+    (folder / "kit").mkdir()
+    (folder / "kit" / "__init__.py").write_text("from .first import VALUE\n")
+    (folder / "kit" / "first.py").write_text("from helper import VALUE\n")
+    session = start(settings={"auto_allow": True})
+    assert session.run("import kit; kit.VALUE").result == "1"
+    given = session.run("%agently status").of("display_data")[0]["content"]["data"]["text/plain"]
+    assert "helper.py" in given and "kit" in given and "__init__" not in given
+    session = start()
+    said = session.run("import kit")
+    assert said.error[0] == "ModuleNotFoundError"
+    told = '%agently grant kit in a cell before it, or set c.AgentlyKernel.notebook_files = "give"'
+    assert said.text("stderr").count(told) == 1
+    assert said.text("stderr").count("grant") == 1
+
+
+def test_modules_beside_the_notebook_are_given_as_they_are_imported(start: Start, folder: Path) -> None:
+    (folder / "helper.py").write_text("VALUE = 1\n")
+    (folder / "kit" / "deep").mkdir(parents=True)
+    (folder / "kit" / "__init__.py").write_text("from . import first\n")
+    (folder / "kit" / "first.py").write_text("from helper import VALUE\n")
+    (folder / "kit" / "deep" / "__init__.py").write_text("")
+    (folder / "kit" / "deep" / "last.py").write_text(
+        "import pathlib\nTEXT = (pathlib.Path(__file__).parent / 'text.txt').read_text()\n"
+    )
+    (folder / "kit" / "deep" / "text.txt").write_text("text of the package")
+    (folder / "_away.py").symlink_to("/usr/lib/os-release")
+    session = start(settings={"notebook_files": "give"})
+    session.run("import helper, kit.deep.last")
+    assert session.run("helper.VALUE, kit.first.VALUE, kit.deep.last.TEXT").result == "(1, 1, 'text of the package')"
+    for name in ("_away", "nowhere", "kit.nowhere"):
+        assert session.run(f"import {name}").error[0] == "ModuleNotFoundError"

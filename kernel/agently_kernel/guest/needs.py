@@ -2,11 +2,14 @@
 
 An audit hook sees every ``open`` of Python before it happens. It asks for plain relative names that are missing, waits
 for the answer, and lets the very same call go on, which then finds the file or fails as it would have. A call that adds
-to a file, or changes it in place, is only told of: nothing that is given can be written to.
+to a file, or changes it in place, is only told of: nothing that is given can be written to. A module that no other
+finder knows is asked for in the same way.
 """
 
 from __future__ import annotations
 
+import importlib
+import importlib.machinery
 import os
 import queue
 import sys
@@ -47,12 +50,28 @@ class Needs:
                 self._opening(arguments[0], os.O_RDONLY)  # it would make an empty database
 
         sys.addaudithook(hook)
+        sys.meta_path.append(self)  # asked last, and only for what it has
 
     def look_for(self, path: Any) -> None:
         """Ask for *path* before a library looks whether it exists, which no hook sees; whatever it is, if not a name,
         is left alone."""
         if threading.current_thread() is threading.main_thread():
             self._opening(path, os.O_RDONLY)
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        """Return the spec of a module that nobody else finds and that the host gives, else None."""
+        if threading.current_thread() is not threading.main_thread() or not self._router.running:
+            return None
+        for folder in [""] if path is None else path:
+            if path is not None and not (isinstance(folder, str) and folder.startswith(self._root)):
+                continue  # a package of the interpreter
+            place = os.path.join(folder, name.rpartition(".")[2])
+            for file in (place + ".py", place + "/__init__.py"):
+                self._opening(file, os.O_RDONLY)
+                if os.path.isfile(file):
+                    importlib.invalidate_caches()
+                    return importlib.machinery.PathFinder.find_spec(name, path, target)
+        return None
 
     def answer(self, path: str, ok: bool) -> None:
         """Deliver the host's answer. Called by the reader thread."""
