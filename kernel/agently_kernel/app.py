@@ -25,7 +25,7 @@ from jupyter_client.connect import ConnectionFileMixin
 from jupyter_client.session import Session, session_aliases, session_flags
 from jupyter_core.paths import jupyter_runtime_dir, secure_write
 from tornado.ioloop import IOLoop
-from traitlets import Instance, TraitError, Unicode
+from traitlets import Instance, TraitError, Type, Unicode, default
 from traitlets.config import Application, Config, catch_config_error
 from traitlets.utils import filefind
 from zmq.eventloop.zmqstream import ZMQStream
@@ -68,12 +68,18 @@ class AgentlyKernelApp(Application, ConnectionFileMixin):  # type: ignore[misc]
         **session_flags,
     }
     profile = Unicode(help="taken and ignored: whoever starts an IPython kernel may name a profile").tag(config=True)
+    blocking_class = Type(klass=object, default_value=object)  # of clients: the base's name would load all of them
     prepared = Instance(Prepared, allow_none=True)
     early = Instance(EarlySockets, allow_none=True)
     context = Instance(zmq.Context, allow_none=True)
     heartbeat = Instance(Heartbeat, allow_none=True)
     control_thread = Instance(ControlThread, allow_none=True)
     kernel = Instance(AgentlyKernel, allow_none=True)
+
+    @default("ip")  # type: ignore[untyped-decorator]
+    def _ip_default(self) -> str:
+        """The loopback address; the base asks for all addresses of the machine, and loads a library for that."""
+        return _LOOPBACK[0] if self.transport == "tcp" else str(super()._ip_default())
 
     @catch_config_error  # type: ignore[untyped-decorator]
     def initialize(self, argv: Any = None) -> None:
