@@ -340,7 +340,8 @@ class AgentlyKernel(Dispatch):
         finally:
             await self.screen.finish(running.cell, stopped=running.interrupted)
             shell.running = None
-            self.panel.session(status="ready")
+            if self.running is None:
+                self.panel.session(status="ready")
         return {**reply, "execution_count": count if stored else self._next_count - 1}
 
     def _name_of(self, request: Mapping[str, Any]) -> str:

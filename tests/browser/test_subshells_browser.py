@@ -27,6 +27,7 @@ def test_a_console_runs_code_beside_a_busy_notebook(desk):
     outputs = desk.page.locator(".jp-CodeConsole-content .jp-OutputArea-output")
     expect(outputs).to_have_text(["'SEEN'"], timeout=20_000)
     expect(desk.output(0)).to_have_count(0)
+    expect(desk.chip()).to_have_text("Busy")
     desk.shot("subshell-console")
     editor.click()
     desk.page.keyboard.type("heard = True")

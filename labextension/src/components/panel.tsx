@@ -111,7 +111,9 @@ export function statusOf(
   if (session === 'failed') {
     return { word: trans.__('Failed'), tone: 'bad' };
   }
-  if (session === 'busy' || link.context.kernelDisplayStatus === 'busy') {
+  // A cell may run beside others: what the front end says of the kernel then is what its last request came to.
+  const runs = link.snapshot?.executions.some(run => run.status === 'running' && !run.quiet);
+  if (runs || session === 'busy' || link.context.kernelDisplayStatus === 'busy') {
     return { word: trans.__('Busy'), tone: 'run' };
   }
   return session === 'starting'
