@@ -61,3 +61,25 @@ def test_no_page_and_no_remedy_asks_an_index_for_this_package() -> None:
     sources = [*PAGES, *(ROOT / "kernel").rglob("*.py"), *(ROOT / "extension").rglob("*.py")]
     asked = re.compile(r"pip install\b[^`\n]*['\" ]agently-kernel\b")
     assert [str(path) for path in sources if asked.search(path.read_text("utf-8"))] == []
+
+
+def test_every_test_that_a_page_names_is_there() -> None:
+    """A name may be cut off with an ellipsis; one without a file is of the file named before it in the section."""
+    section = (ROOT / "docs" / "compatibility.md").read_text("utf-8").partition("## Traps")[2].partition("\n## ")[0]
+    own = (ROOT / "tests" / "fidelity" / "test_known_traps.py").read_text("utf-8")
+    named = re.findall(r"`(?:(tests/[\w/]+\.py|…)(?:::)?)?(test_\w+)?…?`", section)
+    lost, file = [], ""
+    for path, name in named:
+        file = file if path == "…" else path
+        place = ROOT / file if file else None
+        text = own if place is None else place.read_text("utf-8") if place.exists() else ""
+        if not text or (name and f"def {name}" not in text):
+            lost.append(f"{file}::{name}")
+    assert len(named) > 25
+    assert lost == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_file_of_tests_that_a_page_names_is_there(page: Path) -> None:
+    named = re.findall(r"`(tests/\w+/(?:\w+\.py)?)", page.read_text("utf-8"))
+    assert [name for name in named if not (ROOT / name).exists()] == []
