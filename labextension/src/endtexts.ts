@@ -103,7 +103,6 @@ export const ENDS: Rule[] = [
   [/^The sandbox ended with exit code (.+)\.$/s, (trans, m) => trans.__('The sandbox ended with exit code %1.', m[1])],
   [/^The sandbox ended for an unknown reason\.$/s, trans => trans.__('The sandbox ended for an unknown reason.')],
   [/^gVisor's kernel gave up, as it does when the sandbox has used up its processes or memory\.$/s, trans => trans.__('gVisor’s kernel gave up, as it does when the sandbox has used up its processes or memory.')],
-  [/^The kernel ended it because the sandbox reached its memory limit of (.+) MiB\.$/s, (trans, m) => trans.__('The kernel ended it because the sandbox reached its memory limit of %1 MiB.', m[1])],
   [/^The container was ended by (.+), which may be stopping itself, or by another program on its machine \(SIGKILL\)\.$/s, (trans, m) => trans.__('The container was ended by %1, which may be stopping itself, or by another program on its machine (SIGKILL).', m[1])],
   [/^The sandbox was lost: (.+)\.$/s, (trans, m) => trans.__('The sandbox was lost: %1.', m[1])],
   [/^No cause could be observed\.$/s, trans => trans.__('No cause could be observed.')]

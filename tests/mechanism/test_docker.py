@@ -180,7 +180,8 @@ async def test_a_volume_of_the_image_is_no_writable_folder_of_the_host(engine: E
     ("change", "reason", "remedy"),
     [
         ({"image": "agently-test/nothing:1"}, "is not on the Docker engine", "docker pull agently-test/nothing:1"),
-        ({"image": EMPTY_IMAGE}, "has no python3 or python", f"`FROM {EMPTY_IMAGE}`"),
+        ({"image": EMPTY_IMAGE}, "has no python3 or python", f"`FROM {EMPTY_IMAGE}`, `USER root`"),
+        ({"image": EMPTY_IMAGE}, "has no python3 or python", "`docker build -t NAME .` and name it with `image`"),
         ({"host": "unix:///nowhere/docker.sock"}, "No container engine answers", "start it"),
         ({"runtime": "nothing"}, "has no runtime 'nothing'", "register the runtime"),
     ],

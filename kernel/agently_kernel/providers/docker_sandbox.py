@@ -159,9 +159,10 @@ class DockerSandbox:
             f"The image {self.image.name} has no {wanted}. What starts, confines and watches code in a container is "
             "written in Python, whatever language a cell is in; without it nothing was run.",
             details={"remedy": "use an image with Python 3.8 or newer (IPython for magics and rich display); or add "
-                     f"it with a Dockerfile of two lines, `FROM {self.image.name}` and `RUN apt-get update && apt-get "
-                     "install -y --no-install-recommends python3` (Alpine: `RUN apk add python3`); or say with "
-                     "`python` where in the image it lies"},
+                     f"it with a Dockerfile of three lines, `FROM {self.image.name}`, `USER root` and `RUN apt-get "
+                     "update && apt-get install -y --no-install-recommends python3` (Alpine: `RUN apk add python3`), "
+                     f"build it with `{self.engine.facts.product.lower()} build -t NAME .` and name it with `image`; "
+                     "or say with `python` where in the image it lies"},
         )
 
     async def _start(self, command: Sequence[str], env: Mapping[str, str], cwd: str) -> ContainerProcess:
