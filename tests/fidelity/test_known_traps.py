@@ -80,6 +80,26 @@ def test_every_request_of_the_protocol_gets_a_reply(
     assert kernel.run("1 + 1").result == "2"
 
 
+def test_a_crowd_of_requests_beside_a_cell_that_prints_is_answered_in_full(kernel: KernelSession) -> None:
+    """A socket that two parts of a kernel read or write can miss its wake-up, and then stays silent."""
+    run = kernel.send("import time\nend = time.time() + 3\nwhile time.time() < end: print('x' * 100)")
+    kernel.settle(0.3)
+    sent = []
+    for _ in range(20):
+        for channel, kind, content in QUESTIONS:
+            if kind != "interrupt_request":
+                message = kernel.client.session.msg(kind, content)
+                getattr(kernel.client, f"{channel}_channel").send(message)
+                sent.append(message["header"]["msg_id"])
+    kernel.settle(30, lambda: all(identity in kernel.replies for identity in sent))
+    assert [identity for identity in sent if identity not in kernel.replies] == []
+    assert kernel.wait(run).status == "ok"
+
+
+def test_a_source_of_megabytes_runs(kernel: KernelSession) -> None:
+    assert kernel.run(f"long = {'y' * 3_000_000!r}\nlen(long)").result == "3000000"
+
+
 def test_a_debugger_is_not_advertised_although_debugpy_is_there(kernel: KernelSession) -> None:
     __import__("debugpy")
     for channel in ("shell", "control"):
