@@ -214,6 +214,8 @@ class Session:
 
         async def run() -> T:
             self.running = cell
+            if self._panel is not None:
+                self._panel.cell(cell, str(parent.get("metadata", {}).get("cellId", "")))
             self.screen.begin(cell, parent, None)
             try:
                 return await work(cell)
@@ -230,9 +232,7 @@ class Session:
     async def _run(self, cell: str, wanted: Wanted) -> CodeExecutionResult:
         request, panel = wanted.request, self._panel
         if panel is not None:
-            panel.started(
-                cell, cell_id=cell, form=request.form.value, language=request.language, count=None, quiet=False
-            )
+            panel.started(cell, form=request.form.value, language=request.language, count=None, quiet=False)
         if wanted.requirement is None and self.sandbox.interpreter_lost:
             self.screen.new_guest()
         result = await self.sandbox.run(

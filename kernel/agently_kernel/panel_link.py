@@ -131,6 +131,10 @@ class PanelLink:
         self._tell("set_inputs", inputs)
         self._tell("set_in_force", remembered, in_force)
 
+    def cell(self, name: str, cell_id: str) -> None:
+        """The notebook's cell *cell_id* is called *name* here."""
+        self._tell("cell_named", name, cell_id)
+
     def started(self, execution_id: str, **fields: Any) -> None:
         """An execution began; fields as ``PanelState.execution_started``."""
         self._tell("execution_started", execution_id, **fields)

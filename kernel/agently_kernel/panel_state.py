@@ -98,6 +98,7 @@ class PanelState:
         self._stored: dict[str, CollectedOutput] = {}
         self._withheld: deque[WithheldView] = deque(maxlen=MAX_WITHHELD)
         self._executions: OrderedDict[str, ExecutionView] = OrderedDict()
+        self._cells: OrderedDict[str, str] = OrderedDict()
         self._texts: OrderedDict[str, _Text] = OrderedDict()
         self._timeline: deque[TimelineEntry] = deque(maxlen=MAX_TIMELINE)
         self._number = 0
@@ -166,10 +167,12 @@ class PanelState:
         form: Literal["session", "one_shot"] = "session", language: str = "python", count: int | None = None,
         quiet: bool = False,
     ) -> None:
-        """Record that an execution began. ``quiet`` marks one that a front end runs for itself."""
+        """Record that an execution began. ``quiet`` marks one that a front end runs for itself. One without a
+        ``cell_id`` belongs to the cell of that name."""
         view = ExecutionView(
-            execution_id=execution_id, cell_id=clean(cell_id, 200), bundle_digest=bundle_digest, form=form,
-            language=language, count=count, status="running", started_at=time.time(), seconds=0.0, quiet=quiet,
+            execution_id=execution_id, cell_id=clean(cell_id, 200) or self._cells.get(execution_id, ""),
+            bundle_digest=bundle_digest, form=form, language=language, count=count, status="running",
+            started_at=time.time(), seconds=0.0, quiet=quiet,
         )
         with self._lock:
             self._put_execution(view)
@@ -379,11 +382,18 @@ class PanelState:
         with self._lock:
             return tuple(v for v in self._executions.values() if only is None or v.execution_id in only)
 
+    def cell_named(self, name: str, cell_id: str) -> None:
+        """Record under which *name* questions and executions of a notebook's cell come."""
+        with self._lock:
+            self._cells[name] = clean(cell_id, 200)
+            while len(self._cells) > MAX_EXECUTIONS:
+                self._cells.popitem(last=False)
+
     def cell_of(self, name: str) -> str:
         """Return the notebook's cell id for *name*, which may be an execution's id."""
         with self._lock:
             known = self._executions.get(name)
-        return known.cell_id if known is not None else name
+            return known.cell_id if known is not None else self._cells.get(name, name)
 
     def timeline(self) -> tuple[TimelineEntry, ...]:
         """Return the timeline, the most recent last."""

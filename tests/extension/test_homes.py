@@ -452,17 +452,20 @@ def test_a_panel_answers_while_an_ordinary_kernels_main_thread_is_blocked(
         reply = panel("attach", lease_seconds=60)
         assert reply["status"] == "ok", reply
         assert reply["snapshot"]["session"]["host"] == "ipython"
-        run = session.send(f"%%agently_exec --input {far}\nprint(open('far.txt').read())")
+        code = f"%%agently_exec --input {far}\nprint(open('far.txt').read())"
+        run = session.send(code, metadata={"cellId": "the-cell"})
         waiting: list[dict[str, Any]] = []
         end = time.monotonic() + 20
         while not waiting and time.monotonic() < end:
             waiting = panel("snapshot")["snapshot"]["approvals"]
         [asked] = waiting
-        assert asked["subject"] == str(far)
+        assert (asked["subject"], asked["cell_id"]) == (str(far), "the-cell")
         echoed = {name: asked[name] for name in ("request_id", "nonce", "digest")}
         answer = panel("decide", outcome="approved_once", **echoed)
         assert answer["status"] == "ok", answer
         assert (session.wait(run).text(), run.status) == ("from far\n", "ok")
+        [ran] = panel("snapshot")["snapshot"]["executions"]
+        assert (ran["cell_id"], ran["status"]) == ("the-cell", "success")
 
 
 def test_a_shutdown_leaves_nothing_and_keeps_what_the_session_wrote(

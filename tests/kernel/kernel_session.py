@@ -114,14 +114,19 @@ class KernelSession:
 
     # -- cells
 
-    def send(self, code: str, *, answers: Sequence[str] = (), subshell: str | None = None, **options: Any) -> Run:
+    def send(
+        self, code: str, *, answers: Sequence[str] = (), subshell: str | None = None,
+        metadata: Mapping[str, Any] | None = None, **options: Any,
+    ) -> Run:
         """Send a cell without waiting. ``answers`` go to its input prompts in order and allow stdin."""
         options.setdefault("allow_stdin", bool(answers))
-        if subshell is None:
+        if subshell is None and metadata is None:
             run = Run(self.client.execute(code, **options), answers)
         else:
-            message = self.client.session.msg("execute_request", {"code": code, **options})
-            message["header"]["subshell_id"] = subshell
+            content = {"code": code, "silent": False, "store_history": True, "user_expressions": {}, **options}
+            message = self.client.session.msg("execute_request", content, metadata=dict(metadata or {}))
+            if subshell is not None:
+                message["header"]["subshell_id"] = subshell
             self.client.shell_channel.send(message)
             run = Run(message["header"]["msg_id"], answers)
         self.runs[run.message_id] = run
