@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 from pathlib import Path
 from typing import Any
@@ -210,6 +211,65 @@ async def test_inputs_are_found_under_their_names(tmp_path: Path) -> None:
     assert lines[0] == "live copied" and len(lines) == 3
     assert set(lines[1:]) <= {"Read-only file system", "Permission denied"}
     assert live.read_text() == "live"
+
+
+REACH = """
+import os, socket
+for name in {names!r}:
+    for kind in (socket.SOCK_STREAM, socket.SOCK_DGRAM):
+        with socket.socket(socket.AF_UNIX, kind) as client:
+            try:
+                client.connect(name)
+                print("connected to", name)
+            except OSError:
+                pass
+    try:
+        os.write(os.open(name, os.O_WRONLY | os.O_NONBLOCK), b"x")
+        print("wrote to", name)
+    except OSError:
+        pass
+print("tried", len({names!r}), open({file!r}).read())
+"""
+
+
+@pytest.mark.parametrize("how", ["input", "input beside a disk folder", "extra_read_only"])
+async def test_sockets_and_pipes_in_a_mounted_folder_reach_nobody(tmp_path: Path, how: str) -> None:
+    """A read-only mount does not hold against them: it is for files and folders only."""
+    given = tmp_path / "given"
+    (given / "deep" / "er").mkdir(parents=True)
+    (given / "data.txt").write_text("data")
+    names = ["stream", "deep/datagram", "deep/er/pipe"]
+    with socket.socket(socket.AF_UNIX) as stream, socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as datagram:
+        stream.bind(str(given / names[0]))
+        stream.listen()
+        datagram.bind(str(given / names[1]))
+        os.mkfifo(given / names[2])
+        reader = os.open(given / names[2], os.O_RDWR | os.O_NONBLOCK)
+        for path in (given, given / "deep", given / "deep" / "er", *(given / name for name in names)):
+            path.chmod(0o777)
+        try:
+            workspace = TaskWorkspace.create(
+                session_id="test", limits=ResourceLimits(scratch="disk" if "disk" in how else "tmpfs"),
+                collection=CollectionLimits(), data_dir=tmp_path / "store",
+            )
+            inputs = () if how == "extra_read_only" else (workspace.live_input(given, "given"),)
+            access = TaskWorkspaceAccessRequirement(mode="read_only", inputs=inputs)
+            config = {} if inputs else {"extra_read_only": [str(given)]}
+            limits = ResourceLimits(scratch="disk" if "disk" in how else "tmpfs")
+            top = str(given) if not inputs else "/workspace/live/given" if "disk" in how else "given"
+            async with opened(tmp_path, workspace=workspace, access=access, config=config, limits=limits) as session:
+                result = await session.run(
+                    REACH.format(names=[f"{top}/{name}" for name in names], file=f"{top}/data.txt")
+                )
+            assert result.stdout.text == "tried 3 data\n"
+            with pytest.raises(BlockingIOError):
+                os.read(reader, 10)
+            for listener, take in ((stream, stream.accept), (datagram, lambda: datagram.recv(10))):
+                listener.setblocking(False)
+                with pytest.raises(BlockingIOError):
+                    take()
+        finally:
+            os.close(reader)
 
 
 async def test_an_input_granted_for_writing_is_refused(tmp_path: Path) -> None:

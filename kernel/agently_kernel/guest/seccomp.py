@@ -99,6 +99,9 @@ TIOCSTI, TIOCLINUX, TIOCSETD = 0x5412, 0x541C, 0x5423
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 SOCKET_TYPES, TYPE_MASK = (1, 2, 3), 0xF
 """Of the Internet families: stream, datagram, raw. Any other is of a protocol that is not below."""
+CONNECTED_TYPES = (1, 5)
+"""Of AF_UNIX: stream and sequenced packets. A datagram socket of a pair can send to any address, to programs of the
+host too."""
 PROTOCOLS = (0, 1, 6, 17, 58)
 """Of the Internet families: the type's own, ICMP, TCP, UDP, ICMPv6."""
 NETLINK_ROUTE = 0
@@ -153,8 +156,9 @@ def build(
     """Return the filter for *arch* (``x86_64`` or ``aarch64``) as an array of ``struct sock_filter``.
 
     ``allow_inet``: Internet and route netlink sockets may be made (right where the network is a private namespace or
-    granted). ``allow_unix``: ``socket(AF_UNIX)`` may be made; ``socketpair`` always may. ``hidden_memory``: ``all``;
-    ``small``, none of HIDDEN_MEMORY and System V segments of at most a page; ``none``, not those either.
+    granted). ``allow_unix``: AF_UNIX sockets of all kinds may be made; without it only pairs that stay connected.
+    ``hidden_memory``: ``all``; ``small``, none of HIDDEN_MEMORY and System V segments of at most a page; ``none``, not
+    those either.
     ``allow_reserve``: space of a disk may be taken without writing to it. Raises ValueError for another *arch* or word.
     """
     if hidden_memory not in ("all", "small", "none"):
@@ -214,7 +218,15 @@ def build(
     asm.emit(_RET, NO_PROTOCOL)
     asm.label("socketpair")
     asm.emit(_LOAD, _argument(0))
-    asm.emit(_JEQ, AF_UNIX, "pass", "eperm")
+    if allow_unix:
+        asm.emit(_JEQ, AF_UNIX, "pass", "eperm")
+    else:
+        asm.emit(_JEQ, AF_UNIX, None, "eperm")
+        asm.emit(_LOAD, _argument(1))
+        asm.emit(_AND, TYPE_MASK)
+        for kind in CONNECTED_TYPES:
+            asm.emit(_JEQ, kind, "pass")
+        asm.emit(_RET, EPERM)
     asm.label("personality")
     asm.emit(_LOAD, _argument(0))
     asm.emit(_JEQ, PERSONALITY_QUERY, "pass", "eperm")

@@ -35,6 +35,7 @@ from agently_kernel.providers.toolchains import LANGUAGES, wanted_tools
 from agently_kernel.sandbox.launch import FIRST_PROGRAM, install_guest
 from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.runtime import temporary_runtime
+from agently_kernel.workspace.inputs import special_files
 
 PROBE_SECONDS = 600.0
 
@@ -43,17 +44,20 @@ PlanT = TypeVar("PlanT")
 
 class Mounts(Frozen):
     """What a grant lets a sandbox see, as host paths. ``live`` and ``copies`` are (name below the working directory,
-    host path) and (name, path below the input root)."""
+    host path) and (name, path below the input root); ``masked`` are names, as those of ``live``, of sockets and the
+    like in folders that are mounted: nobody must open them."""
 
     guest: Path
     source: Path
     input: Path | None = None
     live: tuple[tuple[str, str], ...] = ()
     copies: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, grant: TaskWorkspaceAccessGrant, provider_id: str) -> Mounts:
-        """Derive the mounts from *grant*. Raises GrantError for what no provider of ours mounts."""
+        """Derive the mounts from *grant*, which looks through its folders. Raises GrantError for what no provider of
+        ours mounts, WorkspaceError for a folder that is too large to look through."""
         roots = {root.name: root.host_path for root in grant.roots}
         source, given = roots.get("source"), roots.get("input")
         if source is None:
@@ -66,9 +70,10 @@ class Mounts(Frozen):
                     f"The input {item.name!r} is granted for writing, but a {provider_id} sandbox writes to no folder "
                     "of the host; grant a snapshot or read_only, and take the result from output/."
                 )
+        live = tuple((item.name, item.host_path) for item in grant.inputs if item.mode == "read_only")
         return cls(
-            guest=Path(source).parent / "guest", source=Path(source), input=Path(given) if given else None,
-            live=tuple((item.name, item.host_path) for item in grant.inputs if item.mode == "read_only"),
+            guest=Path(source).parent / "guest", source=Path(source), input=Path(given) if given else None, live=live,
+            masked=tuple(f"{name}/{special}" for name, path in live for special in special_files(path)),
             copies=tuple(item.name for item in grant.inputs if item.mode == "snapshot"),
         )
 

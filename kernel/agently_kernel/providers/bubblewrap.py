@@ -58,6 +58,7 @@ from agently_kernel.sandbox.resource import SandboxResource
 from agently_kernel.sandbox.runtime import runtime_folders, stale_folders, temporary_runtime
 from agently_kernel.sandbox.system_files import bound_folders, certificate_variables, write_system_files
 from agently_kernel.workspace.areas import remove_tree
+from agently_kernel.workspace.inputs import special_files
 
 if sys.platform == "linux":
     from agently_kernel.providers.bubblewrap_sandbox import BubblewrapSandbox, UidLease
@@ -327,16 +328,19 @@ class BubblewrapExecutionResourceProvider:
         system, links = system_layout()
         roots = {} if grant is None else {root.name: root.host_path for root in grant.roots}
         inputs: tuple[tuple[str, str], ...] = ()
+        masked: tuple[str, ...] = ()
         copies: Mapping[str, str] = {}
         if grant is not None:
             mounts = Mounts.of(grant, PROVIDER_ID)
-            inputs, copies = mounts.live, mounts.copy_links()
+            inputs, masked, copies = mounts.live, mounts.masked, mounts.copy_links()
+        extra = plan.config.extra_read_only
         return BubblewrapLayout(
             mode=plan.mode, uid=uid, gid=uid, system=system, system_links=links, etc_dir=str(etc),
             hidden=hidden_files(),
-            etc_folders=bound_folders(), read_only=(*plan.interpreter.roots, *plan.config.extra_read_only),
+            etc_folders=bound_folders(), read_only=(*plan.interpreter.roots, *extra),
+            masked=tuple(os.path.join(path, special) for path in extra for special in special_files(path)),
             links=(*plan.interpreter.links, *copies.items()), guest_dir=str(guest or "/-"), source_dir=str(source),
-            input_dir=roots.get("input"), inputs=inputs, build_dir=roots.get("build"),
+            input_dir=roots.get("input"), inputs=inputs, masked_inputs=masked, build_dir=roots.get("build"),
             scratch_bytes=limits.scratch_bytes, output_bytes=limits.output_bytes,
             shm_bytes=shared_memory_bytes(limits),
         )

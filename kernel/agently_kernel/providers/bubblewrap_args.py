@@ -50,9 +50,10 @@ class BubblewrapLayout(Frozen):
     ``system`` lists host folders of the operating system that are real (bound read-only), ``system_links`` those that
     are links, as (path, target). ``read_only`` are host paths shown at their own places; ``inputs`` are (name below the
     working directory, host path); ``links`` are (path, target) made inside, last. ``hidden`` are files of /proc that
-    cannot be opened (see :func:`hidden_files`). ``build_dir`` replaces the scratch tmpfs by a host folder (disk mode).
-    What a guest may have left in that folder is not to be walked through by bwrap, so inputs then appear below
-    ``/workspace/live`` and nothing is made in it.
+    cannot be opened (see :func:`hidden_files`). ``masked_inputs`` (named as ``inputs``) and ``masked`` are sockets and
+    the like in folders of the host, which a read-only mount leaves as open as they are. ``build_dir`` replaces the
+    scratch tmpfs by a host folder (disk mode). What a guest may have left in that folder is not to be walked through by
+    bwrap, so inputs then appear below ``/workspace/live`` and nothing is made in it.
     """
 
     mode: Literal["user", "root"]
@@ -69,6 +70,8 @@ class BubblewrapLayout(Frozen):
     source_dir: str
     input_dir: str | None = None
     inputs: tuple[tuple[str, str], ...] = ()
+    masked_inputs: tuple[str, ...] = ()
+    masked: tuple[str, ...] = ()
     build_dir: str | None = None
     scratch_bytes: int
     output_bytes: int
@@ -166,6 +169,8 @@ def bwrap_options(layout: BubblewrapLayout) -> list[str]:
     for path in layout.read_only:
         if not is_inside(path, (*layout.system, *(link for link, _ in layout.system_links))):
             tree.read_only(path, path)
+    for path in layout.masked:
+        tree.add("--ro-bind", os.devnull, path)
     for path, target in layout.links:
         if layout.build_dir is None or not is_inside(path, (SANDBOX_PATHS["build"],)):
             tree.link(path, target)
@@ -190,8 +195,11 @@ def _workspace(tree: _Tree, layout: BubblewrapLayout) -> None:
     tree.tmpfs(output, layout.output_bytes)
     if layout.build_dir is None:
         tree.link(f"{build}/output", output)
+    live = build if layout.build_dir is None else LIVE_INPUTS
     for name, source in layout.inputs:
-        tree.read_only(source, f"{build if layout.build_dir is None else LIVE_INPUTS}/{name}")
+        tree.read_only(source, f"{live}/{name}")
+    for name in layout.masked_inputs:
+        tree.add("--ro-bind", os.devnull, f"{live}/{name}")
 
 
 def privilege_drop(layout: BubblewrapLayout) -> list[str]:

@@ -219,6 +219,7 @@ class DockerExecutionResourceProvider(SandboxProvider[DockerPlan]):
             if mounts.input is not None:
                 binds.append((str(mounts.input), SANDBOX_PATHS["input"]))
             binds += [(host, f"{SANDBOX_PATHS['build']}/{name}") for name, host in mounts.live]
+            binds += [(os.devnull, f"{SANDBOX_PATHS['build']}/{name}") for name in mounts.masked]
         elif mounts.live:
             raise SandboxLaunchError(
                 "Live read-only inputs cannot be shown on an engine that does not see this machine's folders.",

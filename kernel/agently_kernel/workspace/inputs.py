@@ -23,6 +23,8 @@ PathClass = Literal["ordinary", "sensitive", "forbidden"]
 MAX_SNAPSHOT_BYTES = 2 * 1024**3
 MAX_SNAPSHOT_FILES = 10_000
 MAX_SNAPSHOT_DEPTH = 32
+MAX_LIVE_ENTRIES = 2_000_000
+MAX_SPECIAL_FILES = 256
 CHUNK = 1024**2
 _FICLONE = 0x40049409
 _READ = os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0)
@@ -217,6 +219,37 @@ class InputRoot:
         if error.errno in (errno.ENOENT, errno.ENOTDIR) and not os.path.lexists(host):
             return WorkspaceError(f"{host} does not exist, so it cannot be given to a sandbox; check the name")
         return WorkspaceError(f"{host} could not be copied to {self.path}: {error.strerror or error}")
+
+
+def special_files(root: str) -> tuple[str, ...]:
+    """Return the sockets, FIFOs and devices below the folder *root*, as paths relative to it; none for a file.
+
+    A mount that is read-only does not stop anybody from connecting to a socket or from writing to a FIFO in it. Links
+    are not followed; folders that cannot be read are passed over. Raises WorkspaceError when there are too many, or
+    too many entries to look at.
+    """
+    found: list[str] = []
+    pending, seen = [""], 0
+    while pending:
+        folder = pending.pop()
+        try:
+            with os.scandir(f"{root}/{folder}") as listing:
+                entries = list(listing)
+        except OSError:
+            continue
+        seen += len(entries)
+        for entry in entries:
+            path = f"{folder}/{entry.name}" if folder else entry.name
+            if entry.is_dir(follow_symlinks=False):
+                pending.append(path)
+            elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+                found.append(path)
+        if seen > MAX_LIVE_ENTRIES or len(found) > MAX_SPECIAL_FILES:
+            raise WorkspaceError(
+                f"{root} holds more than {MAX_LIVE_ENTRIES} entries, or {MAX_SPECIAL_FILES} sockets and the like, too "
+                "many to keep a sandbox from the sockets among them; grant a smaller folder"
+            )
+    return tuple(found)
 
 
 def _walk_host(root: Path) -> Iterator[tuple[Path, os.stat_result]]:

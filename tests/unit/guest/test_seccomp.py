@@ -6,6 +6,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import socket
 import struct
 import subprocess
 import sys
@@ -126,6 +127,51 @@ def test_sockets_of_protocols_for_which_the_host_would_load_a_module(
         seccomp.build(arch), seccomp.AUDIT_ARCH[arch], number("socket", arch), (family, kind | flags, protocol)
     )
     assert verdict == wanted
+
+
+@pytest.mark.parametrize("arch", ARCHES)
+@given(st.integers(0, 15), st.sampled_from([0, 0o4000, 0o2000000, 0o2004000]))
+def test_pairs_of_sockets_that_can_send_elsewhere_are_sockets_as_well(arch: str, kind: int, flags: int) -> None:
+    call = number("socketpair", arch)
+    for unix in (True, False):
+        verdict = judge(seccomp.build(arch, allow_unix=unix), seccomp.AUDIT_ARCH[arch], call, (1, kind | flags, 0))
+        assert verdict == (ALLOW if unix or kind in (1, 5) else EPERM)
+
+
+SENDS = """
+import os, socket, sys
+from agently_kernel.guest import seccomp
+seccomp.install(seccomp.build(os.uname().machine, allow_unix=False))
+for kind in (socket.SOCK_DGRAM, socket.SOCK_STREAM, socket.SOCK_SEQPACKET):
+    try:
+        one, other = socket.socketpair(socket.AF_UNIX, kind)
+    except OSError as error:
+        print("no pair", error.errno)
+        continue
+    one.send(b"x")
+    print(other.recv(1))
+    for act in (lambda: one.sendto(b"out", sys.argv[1]), lambda: (one.connect(sys.argv[1]), one.send(b"out"))):
+        for closed in (False, True):
+            if closed:
+                other.close()
+            try:
+                act()
+                print("sent")
+            except OSError:
+                pass
+"""
+
+
+def test_a_pair_reaches_nobody_else(tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as host:
+        host.bind(str(tmp_path / "host"))
+        host.setblocking(False)
+        answer = subprocess.run(
+            [sys.executable, "-c", SENDS, str(tmp_path / "host")], capture_output=True, text=True, check=True
+        )
+        with pytest.raises(BlockingIOError):
+            host.recv(10)
+    assert answer.stdout.replace("sent\n", "") == "no pair 1\nb'x'\nb'x'\n"
 
 
 @given(st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import socket
 import stat
 import threading
 from pathlib import Path
@@ -15,7 +16,7 @@ from workspace_support import make_bundle, make_workspace
 
 from agently_kernel.contract.errors import WorkspaceError
 from agently_kernel.workspace import inputs as inputs_module
-from agently_kernel.workspace.inputs import classify, is_secret_name
+from agently_kernel.workspace.inputs import classify, is_secret_name, special_files
 
 HOME = Path("/home/ada")
 
@@ -252,3 +253,22 @@ def test_a_long_copy_does_not_hold_up_a_cell(workspace, tmp_path, monkeypatch):
     go_on.set()
     thread.join()
     assert [item.name for item in workspace.inputs] == ["f"]
+
+
+def test_special_files_of_a_folder_are_found_and_those_behind_links_are_not(tmp_path: Path) -> None:
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "a" / "file").write_text("x")
+    os.mkfifo(tmp_path / "a" / "b" / "pipe")
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind(str(tmp_path / "socket"))
+        (tmp_path / "a" / "link").symlink_to(tmp_path / "socket")
+        (tmp_path / "a" / "loop").symlink_to(tmp_path)
+        assert sorted(special_files(str(tmp_path))) == ["a/b/pipe", "socket"]
+    assert special_files(str(tmp_path / "a" / "file")) == special_files(str(tmp_path / "nowhere")) == ()
+
+
+def test_a_folder_with_too_many_sockets_is_not_mounted(tmp_path: Path) -> None:
+    for number in range(257):
+        os.mkfifo(tmp_path / str(number))
+    with pytest.raises(WorkspaceError, match="grant a smaller folder"):
+        special_files(str(tmp_path))
