@@ -96,16 +96,18 @@ class Dispatch(Kernel):  # type: ignore[misc]
             await super().shell_main(None, msg)  # the base reports what is wrong with it
             return
         kind = header["msg_type"]
+        beside = header.get("subshell_id") is not None
+        if kind in _COMMS and (beside or shell.running is not None):
+            # ipykernel 7.4 does so too; before, a cell that awaits would never hear of it. The interpreter hears of all
+            # in one place: also what is sent to a subshell that a restart of the front end has left behind.
+            await self._comm_now(ident, frames, status=beside)
+            return
         try:
             shell = self.subshells.of(header.get("subshell_id"))
         except UnknownSubshellError as error:
             self._refuse(ident, frames, error)
             return
         main = shell is self.subshells.main
-        if kind in _COMMS and (not main or shell.running is not None):
-            # ipykernel 7.4 does so too; before, a cell that awaits would never hear of it
-            await self._comm_now(ident, frames, status=not main)
-            return
         if main and kind == "execute_request" and shell.lock.locked() and shell.running is None:
             await self._before_cell(msg)
             return
@@ -159,10 +161,15 @@ class Dispatch(Kernel):  # type: ignore[misc]
         return message
 
     def _refuse(self, ident: Any, frames: Any, error: UnknownSubshellError) -> None:
-        """Answer a request for a subshell that is not there."""
+        """Answer a request for a subshell that is not there; a client waits for the status messages too."""
         parent = self._whole(frames)
-        if parent is not None:
-            self._send_unknown_subshell_reply(ident, parent, error)
+        if parent is None:
+            return
+        self._publish_status("busy", "shell", parent)
+        content = {"status": "error", "ename": type(error).__name__, "evalue": str(error), "traceback": []}
+        kind = parent["header"]["msg_type"].replace("_request", "_reply")
+        self.session.send(self.shell_stream, kind, content, parent, ident=ident)
+        self._publish_status("idle", "shell", parent)
 
     async def _comm_now(self, ident: Any, frames: Any, *, status: bool) -> None:
         """Take a comm message while something else is being answered; *status*: say busy and idle for it."""

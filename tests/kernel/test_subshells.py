@@ -51,6 +51,15 @@ def test_there_is_a_most(start: Callable[..., KernelSession]) -> None:
 def test_a_request_for_one_that_is_not_there_is_refused(kernel: KernelSession, kind: str) -> None:
     reply = kernel.ask(kind, {"code": "1", "cursor_pos": 1}, subshell="0" * 36)
     assert (reply["status"], reply["ename"]) == ("error", "UnknownSubshellError")
+    kernel.settle(5, until=lambda: states_of(kernel, kind) == ["busy", "idle"])
+    assert states_of(kernel, kind) == ["busy", "idle"]
+
+
+def states_of(kernel: KernelSession, kind: str) -> list[str]:
+    """Return the states that were told of the last request of this kind, apart from those of cells."""
+    told = [m for m in kernel.other if m["msg_type"] == "status" and m["parent_header"].get("msg_type") == kind]
+    last = told[-1]["parent_header"]["msg_id"] if told else ""
+    return [m["content"]["execution_state"] for m in told if m["parent_header"]["msg_id"] == last]
 
 
 def test_cells_run_beside_each_other_and_share_variables(kernel: KernelSession, subshell: str) -> None:
@@ -131,7 +140,10 @@ def test_questions_to_a_subshell_are_answered_while_the_main_shell_is_busy(
     assert "print" in found["matches"]
 
 
-def test_a_comm_message_for_a_subshell_reaches_a_busy_interpreter(kernel: KernelSession, subshell: str) -> None:
+@pytest.mark.parametrize("there", [True, False])
+def test_a_comm_message_for_a_subshell_reaches_a_busy_interpreter(
+    kernel: KernelSession, subshell: str, there: bool
+) -> None:
     opened = kernel.run(
         "import comm, asyncio\n"
         "heard = asyncio.get_running_loop().create_future()\n"
@@ -146,14 +158,10 @@ def test_a_comm_message_for_a_subshell_reaches_a_busy_interpreter(kernel: Kernel
     message = kernel.client.session.msg(
         "comm_msg", {"comm_id": comm_id, "data": {"method": "update", "state": {"value": 42}, "buffer_paths": []}}
     )
-    message["header"]["subshell_id"] = subshell
+    message["header"]["subshell_id"] = subshell if there else "left behind"
     kernel.client.shell_channel.send(message)
     assert kernel.wait(waiting).result == "42"
-    states = [
-        m["content"]["execution_state"] for m in kernel.other
-        if m["msg_type"] == "status" and m["parent_header"].get("msg_id") == message["header"]["msg_id"]
-    ]
-    assert states == ["busy", "idle"]
+    assert states_of(kernel, "comm_msg") == ["busy", "idle"]
 
 
 def test_asyncio_works_in_both_ways(kernel: KernelSession, subshell: str) -> None:
