@@ -265,10 +265,10 @@ class AgentlyKernel(Dispatch):
         for running in cells:
             running.interrupted = True
         self.broker.cancel_all()
-        if not await self.sandbox.interrupt():
-            for running in cells:
-                if running in self.subshells.running and running.task is not None:
-                    running.task.cancel()
+        for running in cells:
+            inside = await self.sandbox.interrupt(running.cell)
+            if not inside and running in self.subshells.running and running.task is not None:
+                running.task.cancel()
 
     async def set_up_subshell(self, name: str, wanted: bool) -> None:
         """Make a subshell in the interpreter, or end it."""

@@ -60,7 +60,7 @@ class SessionGrants:
         self._gate: InputGate | None = None
         self._hosts: tuple[str, ...] = ()
         self._mounted: tuple[GrantedInput, ...] = ()
-        self._own_handles: list[Handle] = []
+        self._own_handles: dict[str, Handle] = {}  # by the cell whose program each runs
         self.sink: OutputSink | None = None
         """Who hears what is said of files that a cell of the session misses."""
 
@@ -74,16 +74,16 @@ class SessionGrants:
         with contextlib.suppress(ConfigurationError):  # another provider than the one that they were granted to
             self._open_hosts(handle)
 
-    def serve_own(self, handle: Handle, sink: OutputSink) -> None:
-        """Let a program in a sandbox of its own ask for files, as cells do, and know what it may reach."""
-        self._own_handles.append(handle)
+    def serve_own(self, cell: str, handle: Handle, sink: OutputSink) -> None:
+        """Let the program of *cell* in a sandbox of its own ask for files, as cells do, and know what it may reach."""
+        self._own_handles[cell] = handle
         resource = resource_of(handle)
         if resource is not None:
             resource.need_handler = partial(self._need, sink=sink)
 
-    def programs_ended(self) -> None:
-        """Forget the sandboxes of programs: they have ended."""
-        self._own_handles.clear()
+    def program_ended(self, cell: str) -> None:
+        """Forget the sandbox of a program: it has ended."""
+        self._own_handles.pop(cell, None)
 
     def follow(self, policy: ExecutionResourcePolicy) -> None:
         """Ask as *policy* wants it, and count its hosts as configured, from now on."""
@@ -130,7 +130,7 @@ class SessionGrants:
         """
         self._hosts = tuple(host for host in self._hosts if host not in hosts)
         configured = relayed_hosts(self._policy) or ()
-        for handle in (self._session_handle(), *self._own_handles):
+        for handle in (self._session_handle(), *self._own_handles.values()):
             if handle is not None:
                 withdraw_hosts(handle.resource, set(hosts) - set(configured))
         self._changed()

@@ -280,14 +280,14 @@ class SessionSandbox:
                 request, requirement=requirement or self.requirement(), workspace=self.workspace,
                 access=access or self.grants.access(), sink=sink, cell=cell, execution_id=execution_id,
                 input_handler=input_handler, timeout=timeout,
-                on_handle=self._took if session else lambda handle: self.grants.serve_own(handle, sink),
+                on_handle=self._took if session else lambda handle: self.grants.serve_own(cell, handle, sink),
             )
             if session and result.death is not None and result.death.what == "sandbox":
                 self._told_of = self._handle
             return result
         finally:
             if not session:
-                self.grants.programs_ended()  # cells run one after another
+                self.grants.program_ended(cell)
 
     async def _tell_loss(self, cell: str, sink: OutputSink) -> None:
         """Say in *cell* that the session's sandbox has ended since its last cell; once for each sandbox."""
@@ -299,10 +299,10 @@ class SessionSandbox:
             self._told_of = handle
             sink(NoticeOutput(cell, f"Since the last cell: {death.message}"))
 
-    async def interrupt(self) -> bool:
-        """Interrupt what runs in the sandbox; True when a cell was running there."""
+    async def interrupt(self, cell: str | None = None) -> bool:
+        """Interrupt what runs in the sandbox, or *cell* there; True when it was running there."""
         resource = self.resource
-        return resource is not None and await resource.interrupt()
+        return resource is not None and await resource.interrupt(cell)
 
     async def set_up_subshell(self, name: str, wanted: bool) -> None:
         """Make a subshell in the open sandbox, or end it; one that opens later makes it with its first cell."""

@@ -287,3 +287,26 @@ def test_a_shutdown_does_not_wait_for_them(start: Callable[..., KernelSession]) 
     began = time.monotonic()
     kernel.close()
     assert time.monotonic() - began < 8 and run.status != "ok"
+
+
+def test_the_first_cells_meet_in_one_sandbox(start: Callable[..., KernelSession]) -> None:
+    kernel = start()
+    both = [kernel.send(f"x{n} = {n}; import socket; socket.gethostname()", subshell=create(kernel)) for n in range(3)]
+    both.append(kernel.send("x3 = 3"))
+    for run in both:
+        assert kernel.wait(run).status == "ok"
+    assert kernel.run("[x0, x1, x2, x3]").result == "[0, 1, 2, 3]"
+
+
+def test_programs_in_sandboxes_of_their_own_run_beside_a_cell_and_are_stopped_apart(
+    kernel: KernelSession, subshell: str
+) -> None:
+    program = "%%agently_exec --language bash\nsleep 30"
+    beside = kernel.send("import time\nfor _ in range(100): time.sleep(0.1)\n'went on'", subshell=subshell)
+    kernel.settle(0.3)
+    main = kernel.send(program)
+    kernel.settle(2.0)
+    kernel.interrupt()
+    assert kernel.wait(main, within=10).error[0] == "KeyboardInterrupt"
+    assert not beside.reply
+    assert kernel.wait(beside).result == "'went on'"

@@ -249,16 +249,17 @@ class SandboxResource(ResourceLife):
 
     # -- stopping ------------------------------------------------------------------------------------------------
 
-    async def interrupt(self) -> bool:
-        """Stop the running execution like the ordinary kernel does; return whether one was running.
+    async def interrupt(self, cell: str | None = None) -> bool:
+        """Stop the running execution, or *cell*, like the ordinary kernel does; return whether there was one.
 
         Idle: nothing happens. A cell that does not stop within the grace time loses its interpreter, and if that does
         not help the sandbox is ended; the user is told so in the cell. Again: the signal is sent again.
 
-        Cells of subshells go on while another one runs. Where only such run they are all stopped, by the same means.
+        Cells of subshells go on while another one runs, unless named. Where only such run they are all stopped.
         """
-        active = self._router.active
-        runs = (active,) if active is not None and not active.finished.done() else tuple(self._router.beside.values())
+        runs = [run for run in self._router.runs if not run.finished.done() and cell in (None, run.cell)]
+        if cell is None and self._router.active in runs:
+            runs = runs[:1]
         for run in runs:
             if run.stopper is None:
                 self._stops.begin(run, "stopped_by_user")
