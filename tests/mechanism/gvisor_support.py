@@ -14,6 +14,15 @@ from agently_kernel.contract.result import ExecutionStatus
 from agently_kernel.providers.base import SandboxProvider
 
 LIMIT = 40
+MEMORY_POLICY = ExecutionResourcePolicy(limits=ResourceLimits(memory_bytes=400 << 20))
+MEMORY = {
+    "many processes": "import os, time\nfor _ in range(10):\n    if not os.fork(): b = bytearray(b'x') * (100 << 20); "
+    "time.sleep(5); os._exit(0)\ntime.sleep(5)",
+    "a shared segment": "import ctypes, os\nlibc = ctypes.CDLL(None); libc.shmat.restype = ctypes.c_void_p\n"
+    "at = libc.shmat(libc.shmget(0, 900 << 20, 0o1600), None, 0)\nctypes.memset(at, 1, 900 << 20)\n"
+    "import time; time.sleep(5)",
+}
+"""Ways past it, in many small parts or in one that belongs to no process; they hold it for a while."""
 FORKS = """
 import subprocess
 children = []

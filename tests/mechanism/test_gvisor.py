@@ -9,13 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from gvisor_support import gvisor_holds_processes
+from gvisor_support import MEMORY, MEMORY_POLICY, gvisor_holds_processes
 from images import Engine, dockerd
 from provider_support import AXES, concluded, probe, surroundings
 
-from agently_kernel.contract.isolation import ResourceLimits, conclude
+from agently_kernel.contract.isolation import conclude
 from agently_kernel.contract.protocols import ExecutionResourceProvider
-from agently_kernel.contract.resource import ExecutionResourcePolicy
 from agently_kernel.contract.result import ExecutionStatus
 from agently_kernel.providers.docker import DockerExecutionResourceProvider
 from agently_kernel.providers.docker_engine import EngineFacts
@@ -89,20 +88,11 @@ async def test_the_limit_of_processes_is_held_inside_and_the_session_lives_on(en
     await gvisor_holds_processes(GvisorExecutionResourceProvider(), engine.config(), tmp_path)
 
 
-MEMORY = {
-    "many processes": "import os, time\nfor _ in range(6):\n    if not os.fork(): b = bytearray(b'x') * (100 << 20); "
-    "time.sleep(30)\ntime.sleep(30)",
-    "a shared segment": "import ctypes, os\nlibc = ctypes.CDLL(None); libc.shmat.restype = ctypes.c_void_p\n"
-    "at = libc.shmat(libc.shmget(0, 600 << 20, 0o1600), None, 0)\nctypes.memset(at, 1, 600 << 20)",
-}
-
-
 @pytest.mark.parametrize("deed", MEMORY)
 @pytest.mark.parametrize("answers", [True, False], ids=["the engine answers", "the engine stands still"])
 async def test_the_end_at_the_memory_limit_is_told_as_that(deed: str, answers: bool, tmp_path: Path) -> None:
-    policy = ExecutionResourcePolicy(limits=ResourceLimits(memory_bytes=256 << 20))
     with dockerd() as own:
-        async with surroundings(GvisorExecutionResourceProvider(), own.config(), tmp_path, policy) as place:
+        async with surroundings(GvisorExecutionResourceProvider(), own.config(), tmp_path, MEMORY_POLICY) as place:
             assert (await place.cell("pass")).status is ExecutionStatus.SUCCESS
             running = asyncio.ensure_future(place.cell("import time; time.sleep(2)\n" + MEMORY[deed], timeout=60))
             await asyncio.sleep(1)  # the cell itself comes by way of the engine
@@ -113,7 +103,7 @@ async def test_the_end_at_the_memory_limit_is_told_as_that(deed: str, answers: b
             finally:
                 own.process.send_signal(signal.SIGCONT)
             assert result.death is not None and result.death.kind == "memory_limit", result
-            assert "memory limit of 256 MiB" in result.message and LOST_SANDBOX in result.message
+            assert "memory limit of 400 MiB" in result.message and LOST_SANDBOX in result.message
 
 
 @pytest.mark.parametrize("change", [{"runtime_programs": {"runsc": "/usr/bin/runc"}}, {"runtime_programs": {}},

@@ -7,14 +7,16 @@ import json
 from pathlib import Path
 
 import pytest
-from gvisor_support import gvisor_holds_processes
+from gvisor_support import MEMORY, MEMORY_POLICY, gvisor_holds_processes
 from images import require_tool
-from provider_support import AXES, concluded, probe
+from provider_support import AXES, concluded, probe, surroundings
 
 from agently_kernel.contract.isolation import ResourceLimits
 from agently_kernel.contract.protocols import ExecutionResourceProvider
+from agently_kernel.contract.result import ExecutionStatus
 from agently_kernel.providers.runsc import RunscExecutionResourceProvider, choose_platform
 from agently_kernel.providers.runsc_bundle import RunscLayout, config, mounts, write_bundle
+from agently_kernel.sandbox.deaths import LOST_SANDBOX
 from agently_kernel.sandbox.launch import SUPERUSER_CAPABILITIES, SUPERUSER_DIR
 from agently_kernel.testing.provider_contract import ProviderContract
 
@@ -44,6 +46,18 @@ async def test_all_axes_are_observed(tmp_path: Path) -> None:
 async def test_the_limit_of_processes_is_held_inside_and_the_session_lives_on(tmp_path: Path) -> None:
     require_tool("runsc")
     await gvisor_holds_processes(RunscExecutionResourceProvider(), {}, tmp_path)
+
+
+@pytest.mark.parametrize("deed", MEMORY)
+async def test_the_end_at_the_memory_limit_is_told_as_that(deed: str, tmp_path: Path) -> None:
+    """By a control group where there is one; by the watchdog for an ordinary user."""
+    async with surroundings(RunscExecutionResourceProvider(), {}, tmp_path, MEMORY_POLICY) as place:
+        result = await place.cell("pass")
+        assert result.status is ExecutionStatus.SUCCESS, result.message
+        result = await place.cell(MEMORY[deed], timeout=60)
+        death = result.death
+        assert death is not None and (death.what, death.kind) == ("sandbox", "memory_limit"), result
+        assert LOST_SANDBOX in result.message
 
 
 async def test_another_program_called_runsc_is_found_out(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ class RunscSandbox(LocalSandbox):
             self._watchdog = Watchdog(
                 pid=self._process.pid,
                 limits=WatchLimits(memory_bytes=None if "memory" in self._held else self._limits.memory_bytes),
-                kill=self._process.kill,
+                kill=self._process.kill, whole=True,
             )
             self._watchdog.start()
         return sentry_evidence(pid)

@@ -120,6 +120,8 @@ class Watchdog:
     cause: DeathCause | None = None
     killed_by_group: Callable[[], bool] | None = None
     """Asks the control group, where there is one, whether it has killed for memory since it was last asked."""
+    whole: bool = False
+    """The processes are parts of one program (a kernel of the sandbox's own), so that none can be ended for itself."""
     _memory: str = ""
     _memory_at: float = 0.0
     _task: asyncio.Task[None] | None = None
@@ -234,7 +236,7 @@ class Watchdog:
         buffers = self._held.buffers
         victim = max(sizes, key=lambda pid: sum(sizes[pid]) + buffers.get(pid, 0), default=None)
         self._kills += 1
-        if victim is None or in_areas > limit or self._kills > _MAX_KILLS:
+        if self.whole or victim is None or in_areas > limit or self._kills > _MAX_KILLS:
             self._end("memory", self._memory)
         else:
             kill_inside(victim, self._namespace)
