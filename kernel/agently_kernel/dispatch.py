@@ -286,12 +286,11 @@ class Dispatch(Kernel):  # type: ignore[misc]
         running = self.subshells.main.running or await self._just_sent()
         cells = self.subshells.running if running is None else (running,)
         begun = [cell for cell in cells if cell.task is not None]
-        if not begun:
-            await self.stop_questions()
-            return
         meant = [cell for cell in begun if not _was_sent_after(cell.parent["header"], stop)]
         if meant:
             await self.stop_running(meant)
+        else:  # a cell that came after it may be waiting for what it is meant for
+            await self.stop_questions()
 
     async def _just_sent(self) -> RunningCell | None:
         """Begin the cell that has come and was not read yet, if there is one, and return it.

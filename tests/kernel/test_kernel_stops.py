@@ -45,6 +45,17 @@ def test_stop_of_an_endless_loop_that_shows(kernel: KernelSession, what: str) ->
     assert seconds < PATIENT
 
 
+def test_stop_between_cells_frees_the_next_one(kernel: KernelSession) -> None:
+    """A task of the event loop keeps the interpreter busy when no cell runs."""
+    kernel.run("kept = 41")
+    kernel.run("import asyncio\nasync def hog():\n    while True: pass\ntask = asyncio.get_event_loop().create_task(hog())")
+    kernel.settle(0.5)
+    started = time.monotonic()
+    kernel.interrupt()
+    assert kernel.run("kept + 1").result == "42"
+    assert time.monotonic() - started < PATIENT + 2
+
+
 def test_what_was_painted_last_is_what_is_seen_after_a_stop(kernel: KernelSession) -> None:
     run = kernel.send(
         "from IPython.display import clear_output\nn = 0\ntry:\n    while True:\n        n += 1; clear_output(wait=True); print('picture', n)\nfinally: last = n"

@@ -146,7 +146,8 @@ class Shell(Home):
                 elif op == "need_reply":
                     self._needs.answer(header["path"], header["ok"])
                 elif op == "stop_idle":
-                    self._between.stop()
+                    if not self._running:
+                        self._between.stop()
                 elif op == "give_up":
                     self._patience.give_up(header["request"])
                 elif op == "execute" and header["options"].get("subshell"):

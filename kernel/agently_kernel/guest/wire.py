@@ -120,7 +120,7 @@ TO_INTERPRETER = {
     "give_up": Message({"request": _N}),  # nobody waits for the answer of a complete, inspect… any more: end it
     "comm": _COMM,
     "environ": Message({"set": Field(dict, True, 256)}),  # variables for what starts, and is imported, from now on
-    "stop_idle": Message({}),  # end what code of the user does while no cell runs
+    "stop_idle": Message({}),  # end what code of the user does, if no cell runs
     "exit": Message({}),  # run exit handlers and end
 }
 # guest -> host.

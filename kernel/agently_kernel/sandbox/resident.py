@@ -153,6 +153,7 @@ class Resident:
     async def _exited(self, header: Mapping[str, Any]) -> None:
         code, number = header.get("exit_code"), header.get("signal")
         death = interpreter_death(code, number, stopper=self._stopper, violation=self._violation)
+        ended = f"it was ended by {death.signal}" if death.signal else f"it ended with exit code {code}"
         if death.kind == "signal" and death.signal == "SIGKILL":
             # Nobody here killed it: ask the mechanism whether a limit did.
             explained = await self._explain(-number if number else None)
@@ -160,7 +161,7 @@ class Resident:
             if explained is not None and reached:
                 text = f"The interpreter was ended because {reached}. {LOST_VARIABLES}"
                 death = explained.model_copy(update={"what": "interpreter", "message": text})
-        ended = f"it was ended by {death.signal}" if death.signal else f"it ended with exit code {code}"
+                ended = f"it was ended because {reached}"
         self.start_failure = str(header.get("reason") or f"{ended}.")[:1000]
         self.last_death = death
         was_ready = self.state == "ready"

@@ -330,8 +330,8 @@ class SandboxResource(ResourceLife):
         """Stop what the interpreter does while no cell runs: callbacks of widgets and of the event loop are
         interrupted; what was asked in vain ends within the grace time, at the cost of the interpreter if need be. The
         next cell is told so."""
-        if self._resident.state == "ready" and not self._router.active:
-            self._tasks.add(self._stops.send_quietly({"op": "interrupt"}))
+        if self._resident.state == "ready":
+            self._tasks.add(self._stops.send_quietly({"op": "stop_idle"}))
         self._questions.end_late(self._stops.grace)
 
     async def set_up_subshell(self, subshell: str, wanted: bool) -> None:

@@ -70,6 +70,22 @@ def test_it_touches_no_cell_that_is_sent_after_it(either: Guest) -> None:
             either.run("task.cancel()")
 
 
+def test_the_hosts_word_for_it_reaches_no_cell_neither_one_that_waits_nor_one_that_awaits(either: Guest) -> None:
+    """A cell that was sent after the Stop is not what was meant."""
+    either.submit(HOGS["a task"])
+    at_it(either)
+    cell = either.submit("print('ran')")
+    either.send({"op": "stop_idle"})
+    assert either.collect(cell, timeout=10).text().endswith("ran\n")
+    cell = either.submit("import asyncio\nprint('begun', flush=True)\nfor _ in range(20): await asyncio.sleep(0.02)\nprint('over')")
+    either.until("stream")
+    for _ in range(5):
+        either.send({"op": "stop_idle"})
+        time.sleep(0.03)
+    collected = either.collect(cell)
+    assert collected.done[0] == "ok" and collected.text().endswith("over\n")
+
+
 def test_it_touches_no_question(ipython: Guest) -> None:
     ipython.run("import time\nclass Slow:\n    def __dir__(self):\n        time.sleep(0.7)\n        return ['late_answer']\nslow = Slow()")
     ipython.send({"op": "complete", "request": 777, "cursor_pos": 5}, b"slow.")

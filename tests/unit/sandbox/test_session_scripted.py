@@ -331,6 +331,21 @@ receive()
     assert harness.resource.worn and not harness.resource.healthy  # twice in a row: the sandbox is to be replaced
 
 
+async def test_an_interpreter_that_a_limit_ends_at_its_start_says_which(harness: Harness) -> None:
+    await harness.open("""
+boot()
+assert receive()[0]["op"] == "start"
+send("interpreter", generation=1, state="started", pid=2)
+send("interpreter", generation=1, state="exited", signal=9)
+receive()
+""")
+    harness.sandbox.explanation = DeathCause(what="sandbox", kind="memory_limit", limit="512 MiB", message="oom")
+    result = await harness.run("1")
+    assert result.message == (
+        "The interpreter did not start: it was ended because the sandbox reached its memory limit (512 MiB)."
+    )
+
+
 async def test_the_mechanism_explains_a_killed_interpreter(harness: Harness) -> None:
     await harness.open("""
 boot(); start(); cell()
