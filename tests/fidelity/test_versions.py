@@ -25,8 +25,8 @@ import agently_kernel
 REPO = Path(__file__).parents[2]
 RUNNERS = ("pytest", "pytest-asyncio", "pytest-timeout", "hypothesis", "tqdm")
 SUITES = (
-    "tests/kernel/test_behaviour.py", "tests/fidelity/test_widgets_on_the_wire.py", "tests/unit/outputs",
-    "tests/unit/contract", "tests/unit/manager", "tests/unit/panel",
+    "tests/kernel/test_behaviour.py", "tests/kernel/test_subshells.py", "tests/fidelity/test_widgets_on_the_wire.py",
+    "tests/unit/outputs", "tests/unit/contract", "tests/unit/manager", "tests/unit/panel",
 )
 # They need libraries of the newest kind: plots, a browser.
 ELSEWHERE = ("test_markup.py", "test_in_browser.py", "test_peer_connections.py")
