@@ -9,10 +9,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-import atexit
-import builtins
 import contextvars
-import gc
 import hashlib
 import os
 import signal
@@ -22,19 +19,19 @@ import time
 import traceback
 import types
 from collections import deque
-from typing import Any, Callable, Deque, Dict, NoReturn, Optional, Tuple, Union
+from typing import Any, Callable, Deque, Dict, Optional, Tuple, Union
 
 from . import bundles
 from .asyncrun import allow_nested_run, at_home
 from .between import BetweenCells, disarm
-from .channel import Channel, ChannelClosed
+from .c_output import flush_c_library
+from .channel import Channel
 from .loops import StopsHeld, exit_code, make_own, private_loop
 from .needs import Needs
 from .packages import make_installable
 from .patience import Patience
 from .reserve import Reserve
 from .services import Outcome, Request, Services
-from .sources import Sources
 from .streams import Router, text_of
 from .subshells import Awaiting, Home, Subshells
 from .threads import ThreadRoom
@@ -261,7 +258,7 @@ class Shell(Home):
         try:
             disarm()
             code = exit_code(error)
-            _flush_c_library()
+            flush_c_library()
             self._router.flush()
         finally:
             os._exit(code)
@@ -358,7 +355,7 @@ class Shell(Home):
     def _tell_end(self, request: Request, outcome: Outcome) -> None:
         self._end_if_forked(outcome.error)
         self._put_back()
-        _flush_c_library()
+        flush_c_library()
         self._router.flush()
         header = {"op": "done", "cell": request.cell, "status": "ok" if outcome.ok else "error"}
         if not self._services.send(header, bundles.dumps(outcome.reply)):
@@ -414,104 +411,3 @@ def _verified(request: Request, reserve: Reserve) -> str:
             % (found, request.digest)
         )
     return data.decode("utf-8")
-
-
-def _c_library() -> Tuple[Callable[[], None], Callable[[], None]]:
-    """Return (make C's stdout line buffered, flush it); both do nothing where the C library is not to be had."""
-    try:
-        import ctypes
-
-        library = ctypes.CDLL(None)
-        stdout = ctypes.c_void_p.in_dll(library, "stdout")
-        return (lambda: library.setvbuf(stdout, None, 1, 0)), (lambda: library.fflush(stdout))
-    except (ImportError, OSError, ValueError):
-        return (lambda: None), (lambda: None)
-
-
-_line_buffer_c_library, _flush_c_library = _c_library()
-
-
-def _prepare(config: Dict[str, Any]) -> types.ModuleType:
-    """Environment, folder, import path and the module ``__main__`` of the user, as a Python started by hand has
-    them."""
-    environment = config.get("env") or {}
-    os.environ.clear()
-    os.environ.update({name: value for name, value in environment.items() if isinstance(value, str)})
-    time.tzset()
-    try:
-        os.makedirs(environment.get("HOME") or "/tmp", 0o700, exist_ok=True)
-    except OSError:
-        pass  # a home that cannot be made is like one that cannot be written: programs say so themselves
-    try:
-        os.chdir(config.get("cwd") or "/workspace/build")
-    except OSError as error:
-        os.write(2, ("agently guest: the working folder cannot be entered: %s\n" % error).encode("utf-8", "replace"))
-    import site
-
-    site.main()
-    sys.path.insert(0, "")
-    sys.argv = [""]
-    if "HTTPS_PROXY" in environment:
-        make_installable()
-    user = types.ModuleType("__main__", "Automatically created module for the cells of a notebook")
-    user.__dict__["__builtins__"] = builtins
-    sys.modules["__main__"] = user
-    return user
-
-
-def _engine(mode: str, services: Services, user: types.ModuleType) -> Engine:
-    """Return the IPython engine where IPython can be imported (or must be: mode ``ipython``), else the plain one."""
-    if mode != "plain":
-        try:
-            from .shell_ipython import IPythonEngine
-
-            engine: Engine = IPythonEngine(services, user)
-            return engine
-        except ImportError:
-            if mode == "ipython":
-                raise
-    from .shell_plain import PlainEngine
-
-    return PlainEngine(services, user)
-
-
-def main(start: Any) -> NoReturn:
-    """Be the interpreter that init forked: *start* holds the channel's descriptor, the counter and the
-    configuration."""
-    code = 0
-    try:
-        disarm()
-        channel = Channel(start.sock, start.counter)
-        router = Router(channel)
-        room = ThreadRoom(start.config["data_soft"]) if start.config.get("data_soft") else None
-        if room is not None:
-            room.install()
-        user = _prepare(start.config)
-        router.install()
-        _line_buffer_c_library()
-        sources = Sources()
-        services = Services(router, sources)
-        builtins.input = services.input
-        import getpass
-
-        getpass.getpass = services.getpass
-        engine = _engine(start.config.get("mode") or "auto", services, user)
-        sources.install()
-        needs = Needs(router, (start.config.get("roots") or {}).get("build") or "/workspace/build")
-        shell = Shell(channel, router, services, engine, needs, room)
-        needs.install()
-        services.look_for = needs.look_for
-        gc.collect()
-        gc.freeze()
-        shell.serve()
-    except ChannelClosed:
-        os._exit(1)
-    except BaseException:
-        code = 3
-        traceback.print_exc()
-    try:
-        atexit._run_exitfuncs()
-        router.flush()
-    except BaseException:
-        code = code or 1
-    os._exit(code)

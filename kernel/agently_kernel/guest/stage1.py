@@ -231,7 +231,7 @@ def main() -> None:
     if become is None:
         os._exit(code)
     del boot, report, observations
-    module("shell").main(become)
+    module("interpreter").main(become)
 
 
 if __name__ == "__main__":
