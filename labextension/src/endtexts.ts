@@ -94,6 +94,7 @@ export const ENDS: Rule[] = [
   [/^Variables, imports and threads are lost; files and the sandbox live on\.$/s, trans => trans.__('Variables, imports and threads are lost; files and the sandbox live on.')],
   [/^Variables and files that had not been collected are lost; collected outputs are kept\.$/s, trans => trans.__('Variables and files that had not been collected are lost; collected outputs are kept.')],
   [/^The (.+) was ended at the memory limit of (.+) MiB: (.+)\.$/s, (trans, m) => trans.__('The %1 was ended at the memory limit of %2 MiB: %3.', say(trans, CAUSES, m[1]), m[2], say(trans, CAUSES, m[3]))],
+  [/^Files that cells wrote hold (\d+) MiB of it: delete some, or restart the sandbox\.$/s, (trans, m) => trans.__('Files that cells wrote hold %1 MiB of it: delete some, or restart the sandbox.', m[1])],
   [/^The interpreter was ended because (.+)\.$/s, (trans, m) => trans.__('The interpreter was ended because %1.', say(trans, CAUSES, m[1]))],
   [/^The sandbox was ended because (.+)\.$/s, (trans, m) => trans.__('The sandbox was ended because %1.', say(trans, CAUSES, m[1]))],
   [/^The interpreter was ended by (.+?)(?: \((.+)\))?\.$/s, (trans, m) => trans.__('The interpreter was ended by %1.', signal(trans, m))],

@@ -367,6 +367,18 @@ async def test_reaching_the_memory_limit_names_it_and_keeps_the_sandbox(tmp_path
         assert (await session.run("print(open('output/before.txt').read())")).stdout.text == "kept\n"
 
 
+async def test_files_that_fill_the_memory_are_named(tmp_path: Path) -> None:
+    greedy = "import mmap\nheld = mmap.mmap(-1, 200 << 20)\nfor _ in range(25): held.write(b'x' * (8 << 20))"
+    fill = "with open('/tmp/big', 'wb') as big:\n    for _ in range(250): big.write(bytes(1 << 20))"
+    async with opened(tmp_path, limits=ResourceLimits(memory_bytes=400 * 1024**2)) as session:
+        assert (await session.run(fill)).status is ExecutionStatus.SUCCESS
+        result = await session.run(greedy)
+        said = "Files that cells wrote hold 250 MiB of it: delete some, or restart the sandbox."
+        assert result.death is not None and said in result.message
+        await session.run("import os; os.unlink('/tmp/big')")
+        assert (await session.run(greedy)).status is ExecutionStatus.SUCCESS
+
+
 FORKS = (
     "import os, time\ncount = 0\n"
     "try:\n    while count < 200:\n        if os.fork() == 0:\n            time.sleep(60)\n        count += 1\n"

@@ -30,6 +30,7 @@ class DeathCause(Frozen):
 
     ``what`` says which of the two ended: after ``interpreter`` the sandbox and its files live on, after ``sandbox``
     only collected outputs do. ``signal`` is a name such as SIGSEGV. ``limit`` names the limit that was reached.
+    ``advice`` is a sentence on what else to do than to run the code again, empty where there is none.
     """
 
     what: Literal["interpreter", "sandbox"]
@@ -39,6 +40,7 @@ class DeathCause(Frozen):
     signal: str | None = None
     limit: str | None = None
     message: str
+    advice: str = ""
 
 
 class TraceStep(Frozen):

@@ -36,6 +36,10 @@ _SIGNALS = {
 _LAST_SIGNAL = 64
 
 
+MUCH_IN_FILES = 0.25
+"""Part of the memory limit from which files in memory are named as what the next cell will miss."""
+
+
 def signal_name(number: int) -> str:
     """Return ``SIGSEGV`` for 11, ``signal 99`` for a number without a name."""
     try:
@@ -80,12 +84,19 @@ def interpreter_death(
     )
 
 
-def memory_death(what: Literal["interpreter", "sandbox"], limit_bytes: int | None, seen: str) -> DeathCause:
-    """Return the cause of an end at the memory limit; *seen*: how that was observed."""
+def memory_death(
+    what: Literal["interpreter", "sandbox"], limit_bytes: int | None, seen: str, files_bytes: int = 0
+) -> DeathCause:
+    """Return the cause of an end at the memory limit; *seen*: how that was observed; *files_bytes*: memory that files
+    of the sandbox hold, which an interpreter that starts anew will miss too."""
     lost = LOST_VARIABLES if what == "interpreter" else LOST_SANDBOX
+    advice = ""
+    if what == "interpreter" and files_bytes >= MUCH_IN_FILES * (limit_bytes or 0) > 0:
+        advice = f"Files that cells wrote hold {files_bytes // 1024**2} MiB of it: delete some, or restart the sandbox."
     return DeathCause(
         what=what, kind="memory_limit", limit="memory", signal="SIGKILL",
         message=f"The {what} was ended at the memory limit of {(limit_bytes or 0) // 1024**2} MiB: {seen}. {lost}",
+        advice=advice,
     )
 
 

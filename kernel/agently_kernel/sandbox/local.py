@@ -115,7 +115,8 @@ class LocalSandbox(abc.ABC):
         if not seen and self._cgroup is not None and self._cgroup.new_oom_kill():
             seen = "the kernel ended a process there"
         if seen:
-            return memory_death("sandbox" if ended else "interpreter", self._limits.memory_bytes, seen)
+            files = self._watchdog.files_bytes() if self._watchdog is not None else 0
+            return memory_death("sandbox" if ended else "interpreter", self._limits.memory_bytes, seen, files)
         if returncode is None:
             return DeathCause(
                 what="sandbox" if ended else "interpreter", kind="unknown", message="No cause could be observed."

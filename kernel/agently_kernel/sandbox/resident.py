@@ -159,7 +159,8 @@ class Resident:
             explained = await self._explain(-number if number else None)
             reached = limit_reached(explained, self._limits()) if explained is not None else ""
             if explained is not None and reached:
-                text = f"The interpreter was ended because {reached}. {LOST_VARIABLES}"
+                said = (f"The interpreter was ended because {reached}.", explained.advice, LOST_VARIABLES)
+                text = " ".join(filter(None, said))
                 death = explained.model_copy(update={"what": "interpreter", "message": text})
                 ended = f"it was ended because {reached}"
         self.start_failure = str(header.get("reason") or f"{ended}.")[:1000]

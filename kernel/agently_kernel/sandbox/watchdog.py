@@ -202,6 +202,11 @@ class Watchdog:
                 share = max(share, self._check_memory(processes, self.limits.memory_bytes, in_areas))
         return share
 
+    def files_bytes(self) -> int:
+        """Return how many bytes of memory the files in the sandbox's areas hold."""
+        used = {os.fstat(descriptor).st_dev: area_usage(descriptor)[0] for descriptor in self.areas.values()}
+        return sum(used.values())
+
     def recent_memory_kill(self) -> str:
         """Say why a process has been killed for memory in the last seconds; empty when none was.
 

@@ -110,6 +110,10 @@ def test_an_exit_code_is_no_signal(code: int) -> None:
 async def test_a_death_for_memory_says_what_was_lost(what: str, lost: str) -> None:
     cause = memory_death(what, 64 * 2**20, "seen")  # type: ignore[arg-type]
     assert cause.message == f"The {what} was ended at the memory limit of 64 MiB: seen. {lost}"
+    assert memory_death(what, 64 * 2**20, "seen", 15 * 2**20) == cause  # type: ignore[arg-type]
+    held = "Files that cells wrote hold 16 MiB of it: delete some, or restart the sandbox."
+    full = memory_death(what, 64 * 2**20, "seen", 16 * 2**20)  # type: ignore[arg-type]
+    assert (full.message, full.advice) == (cause.message, held if what == "interpreter" else "")
     sandbox = SyntheticSandbox([], [], lives=what == "interpreter")
     sandbox._watchdog = Watchdog(os.getpid(), WatchLimits(), lambda: None)
     sandbox._watchdog._memory_seen("seen")
