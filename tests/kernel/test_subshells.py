@@ -180,6 +180,37 @@ def test_nobody_can_be_asked_there(kernel: KernelSession, subshell: str) -> None
     )
 
 
+def test_a_child_in_the_background_keeps_no_cell_waiting_and_prints_on(kernel: KernelSession, subshell: str) -> None:
+    run = kernel.run("!(sleep 1.5; echo later) & echo now", subshell=subshell)
+    assert run.text() == "now\n" and run.seconds < 1.4
+    kernel.settle(5, until=lambda: "later" in run.text())
+    assert run.text() == "now\nlater\n"
+
+
+def test_a_child_closes_its_pipes_and_goes_on_or_prints_much(kernel: KernelSession, subshell: str) -> None:
+    run = kernel.run("!exec >&- 2>&-; sleep 0.5; exit 4\n_exit_code", subshell=subshell)
+    assert run.result == "4"
+    assert kernel.run("!head -c 1000000 /dev/zero | tr '\\0' a", subshell=subshell).text() == "a" * 1_000_000
+
+
+def test_a_stop_of_the_main_cell_does_not_reach_a_child_of_another(kernel: KernelSession, subshell: str) -> None:
+    beside = kernel.send("!sleep 2; echo survived", subshell=subshell)
+    kernel.settle(0.3)
+    main = kernel.send("import time; time.sleep(60)")
+    kernel.settle(0.7)
+    kernel.interrupt()
+    assert kernel.wait(main, within=10).error[0] == "KeyboardInterrupt"
+    assert kernel.wait(beside).text() == "survived\n"
+
+
+def test_a_stop_ends_all_that_a_child_has_started(kernel: KernelSession, subshell: str) -> None:
+    run = kernel.send("!sleep 98765 | cat", subshell=subshell)
+    kernel.settle(0.7)
+    kernel.interrupt()
+    assert kernel.wait(run, within=10).error[0] == "KeyboardInterrupt"
+    assert kernel.run("!pgrep -x sleep -a | grep 98765", subshell=subshell).text() == ""
+
+
 # -- Stop --------------------------------------------------------------------------------------------------------------
 
 

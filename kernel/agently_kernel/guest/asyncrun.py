@@ -11,16 +11,22 @@ import asyncio
 import contextlib
 import functools
 import threading
-from typing import Any, Callable, Dict, Iterator
+from typing import Any, Callable, Dict, Iterator, Optional
 
 _HOMES: Dict[int, asyncio.AbstractEventLoop] = {}
 """The loops that cells run in, by the thread of each."""
+_set_event_loop = asyncio.set_event_loop  # bound here: cells replace what modules offer
 
 
 def at_home(loop: asyncio.AbstractEventLoop) -> None:
     """Say that cells run on the calling thread while *loop* is running; see :func:`allow_nested_run`."""
-    asyncio.set_event_loop(loop)
+    _set_event_loop(loop)
     _HOMES[threading.get_ident()] = loop
+
+
+def home() -> Optional[asyncio.AbstractEventLoop]:
+    """Return the loop that cells run in on the calling thread, None when none do."""
+    return _HOMES.get(threading.get_ident())
 
 
 def leave_home() -> None:
@@ -34,7 +40,7 @@ def allow_nested_run() -> None:
     @contextlib.contextmanager
     def outside() -> Iterator[None]:
         running = asyncio._get_running_loop()
-        if running is None or running is not _HOMES.get(threading.get_ident()):
+        if running is None or running is not home():
             yield
             return
         asyncio._set_running_loop(None)

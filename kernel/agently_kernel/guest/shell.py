@@ -22,7 +22,7 @@ from collections import deque
 from typing import Any, Callable, Deque, Dict, Optional, Tuple, Union
 
 from . import bundles
-from .asyncrun import allow_nested_run, at_home
+from .asyncrun import allow_nested_run, at_home, home
 from .between import BetweenCells, disarm
 from .c_output import flush_c_library
 from .channel import Channel
@@ -98,7 +98,7 @@ class Shell(Home):
         self._between = BetweenCells(__file__)
         self._reserve = Reserve()
         self._stops_held = StopsHeld()
-        self._forking: Optional["asyncio.Task[Any]"] = None
+        self._forking = threading.local()  # `task`: the one that forks, or None
         self._queue: Deque[Request] = deque()
         self._task: Optional["asyncio.Task[Outcome]"] = None
         self._running = False
@@ -125,9 +125,9 @@ class Shell(Home):
             try:
                 self._loop.run_forever()
             except (KeyboardInterrupt, SystemExit) as error:
-                self._end_if_forked(error)  # raised by a task or callback of the user: it ends that alone
+                self.end_if_forked(error)  # raised by a task or callback of the user: it ends that alone
             else:
-                self._end_if_forked(None)
+                self.end_if_forked(None)
 
     # -- requests ------------------------------------------------------------------------------------------------------
 
@@ -217,8 +217,9 @@ class Shell(Home):
 
     def _before_fork(self) -> None:
         self._stops_held.begin()
-        running = asyncio._get_running_loop() is self._loop
-        self._forking = asyncio.current_task(self._loop) if running else None
+        loop = home()
+        running = loop is not None and asyncio._get_running_loop() is loop
+        self._forking.task = asyncio.current_task(loop) if running else None
 
     def _in_child(self) -> None:
         """Let a forked child end with the code that forked it: never must a second interpreter serve this loop.
@@ -232,15 +233,18 @@ class Shell(Home):
 
     def _leave_parents_loop(self) -> None:
         self._comm_lock = threading.Lock()
+        loop = home()
+        if loop is None:
+            return  # forked by a thread of the user, with which the child ends
         try:
-            make_own(self._loop)
+            make_own(loop)
         except OSError:
             pass  # no descriptors are left: it cannot await, and needs to only if its code does
-        task, self._forking = self._forking, None
-        if self._running and self._task in (None, task):
+        task, beside = self._forking.task, self._subshells.here()
+        if beside.runs(task) if beside is not None else self._running and self._task in (None, task):
             return
         if task is None:
-            self._loop.stop()
+            loop.stop()
         else:
             task.add_done_callback(self._end_with_task)
 
@@ -248,10 +252,9 @@ class Shell(Home):
         error = None if task.cancelled() else task.exception()
         if error is not None:
             traceback.print_exception(type(error), error, error.__traceback__)
-        self._end_if_forked(error)
+        self.end_if_forked(error)
 
-    def _end_if_forked(self, error: Optional[BaseException]) -> None:
-        """End this process if it is a child that user code forked and that *error*, or nothing, has taken out of it."""
+    def end_if_forked(self, error: Optional[BaseException]) -> None:
         if self._channel.open:
             return
         code = 1
@@ -353,7 +356,7 @@ class Shell(Home):
         self._running = False
 
     def _tell_end(self, request: Request, outcome: Outcome) -> None:
-        self._end_if_forked(outcome.error)
+        self.end_if_forked(outcome.error)
         self._put_back()
         flush_c_library()
         self._router.flush()
@@ -366,8 +369,8 @@ class Shell(Home):
     def _set_up(self, subshell: str, wanted: bool) -> None:
         try:
             self._subshells.open(subshell) if wanted else self._subshells.close(subshell)
-        except (RuntimeError, OSError):
-            pass  # no more threads: the first cell for it says so
+        except Exception:
+            pass  # such as no more threads: the first cell for it says so
 
     def run(self, request: Request) -> Union[Outcome, Awaiting]:
         self._services.beside.add(request.cell)

@@ -76,3 +76,14 @@ def _end_of(child: "subprocess.Popen[bytes]", again: float) -> int:
     except subprocess.TimeoutExpired:
         children.kill_tree([child.pid])
     return child.wait(KILL_SECONDS)
+
+
+def end_group(child: "subprocess.Popen[bytes]") -> None:
+    """End a child that leads a process group of its own as a Stop does: by SIGINT, else by force."""
+    with contextlib.suppress(OSError):
+        os.killpg(child.pid, signal.SIGINT)
+    try:
+        child.wait(PATIENCE_SECONDS)
+    except subprocess.TimeoutExpired:
+        children.kill_tree([child.pid])
+        child.wait(KILL_SECONDS)

@@ -10,20 +10,24 @@ from __future__ import annotations
 import abc
 import asyncio
 import codecs
+import contextlib
 import contextvars
+import os
 import select
 import subprocess
 import sys
 import threading
+import time
 from collections import deque
 from typing import Any, Callable, Coroutine, Deque, Dict, List, Optional, Union
 
 from .asyncrun import at_home, leave_home
 from .loops import private_loop
 from .services import Outcome, Request
+from .stops import end_group
 
 LOOK_SECONDS = 0.1
-"""How often a thread that waits for a child lets a Stop break in."""
+"""How often a thread that waits for a child looks up, so that a Stop can break in."""
 Awaiting = Callable[[], Coroutine[Any, Any, Outcome]]
 
 
@@ -47,19 +51,41 @@ class Home(abc.ABC):
         """Tell the host how a cell ended. In a child that the cell has forked this ends the child."""
 
     @abc.abstractmethod
+    def end_if_forked(self, error: Optional[BaseException]) -> None:
+        """End this process if it is a child that user code forked and that *error*, or nothing, has taken out of it."""
+
+    @abc.abstractmethod
     def refused(self, request: Request, reason: str) -> None:
         """Tell the host that a cell did not run. Called on the thread that reads the host's messages."""
 
 
-def _async_raise(thread: int, error: Optional[type]) -> None:
-    """Have *error* raised in a thread when it next runs Python code; None takes back what was not raised yet."""
+class _TakenBack(BaseException):
+    """Raised, and caught at once, in place of a Stop that has come too late for the code that it meant."""
+
+
+def _async_raise(thread: int, error: type) -> bool:
+    """Have *error* raised in a thread when it next runs Python code, in place of one that was not raised yet; return
+    whether that can be."""
     try:
         import ctypes
 
-        kind = ctypes.py_object(error) if error is not None else None
-        ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)
+        found = ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), ctypes.py_object(error))
+        return bool(found)
     except (ImportError, AttributeError):
-        pass  # no ctypes here: the cell goes on, and the host ends it by other means
+        return False  # no ctypes here: the cell goes on, and the host ends it by other means
+
+
+def _take_back() -> None:
+    """Let what is to be raised in the calling thread, and was not yet, not be raised.
+
+    Something else is, instead of NULL as the C function has it: before Python 3.13 the interpreter then looks for an
+    exception that is not there at every step of every thread, which is slow, and under a debugger it never goes on.
+    """
+    try:
+        while _async_raise(threading.get_ident(), _TakenBack):
+            continue
+    except _TakenBack:
+        pass
 
 
 _IDLE, _CODE, _BETWEEN, _AWAITING = "idle", "code", "between", "awaiting"
@@ -78,8 +104,11 @@ class Subshell:
         self._phase = _IDLE
         self._cell = ""
         self._stops = 0
+        self._raised = False  # an exception was to be raised in the thread, and may still be
         self._task: "Optional[asyncio.Task[Outcome]]" = None
-        self._closing = False
+        self._awaited: Optional[Request] = None  # the cell of that task
+        self._lost: List[Any] = []  # tasks that no loop goes on with: code of theirs would run where they are dropped
+        self._closing = self._over = False
         self._thread = threading.Thread(target=self._serve, name="subshell-%s" % name, daemon=True)
         self._thread.start()
 
@@ -88,9 +117,19 @@ class Subshell:
         """True while its thread lives."""
         return self._thread.is_alive()
 
+    @property
+    def here(self) -> bool:
+        """True on its thread."""
+        return self._thread.ident == threading.get_ident()
+
+    def runs(self, task: "Optional[asyncio.Task[Any]]") -> bool:
+        """True when *task*, or what runs in none, is the code of a cell that runs here."""
+        return self._phase == _CODE if task is None else task is self._task
+
     def execute(self, request: Request) -> None:
         """Run a cell when those before it have ended."""
-        self._loop.call_soon_threadsafe(self._take, request)
+        self._queue.append(request)
+        self._wake()
 
     def stop(self, cell: str) -> bool:
         """Stop *cell* if it runs here, and return whether it does."""
@@ -101,36 +140,53 @@ class Subshell:
             if self._phase == _AWAITING:
                 self._loop.call_soon_threadsafe(self._cancel, cell)
             if self._phase == _CODE or (self._phase == _AWAITING and self._stops > 1):
-                _async_raise(self._thread.ident or 0, KeyboardInterrupt)
+                self._raised |= _async_raise(self._thread.ident or 0, KeyboardInterrupt)
         return True
 
     def close(self) -> None:
         """End the thread when the cells that it was given have ended."""
-        self._loop.call_soon_threadsafe(self._close)
+        self._closing = True
+        self._wake()
+
+    def _wake(self) -> None:
+        with contextlib.suppress(RuntimeError):  # a cell has closed the loop: the next one looks by itself
+            self._loop.call_soon_threadsafe(self._next)
 
     def _serve(self) -> None:
         at_home(self._loop)
-        while True:
+        while not self._over:
+            error: Optional[BaseException] = None
             try:
                 self._loop.run_forever()
-            except BaseException:  # of a task or callback of the user, or a Stop that came late: it ends that alone
-                continue
-            leave_home()
-            self._loop.close()
+            except BaseException as raised:  # of a task or callback of the user, or a Stop that came late: ends that
+                error = raised
+            self._home.end_if_forked(error)
+            if self._loop.is_closed():
+                self._replace_loop()
+        leave_home()
+        self._loop.close()
+
+    def _replace_loop(self) -> None:
+        """Go on with another loop: user code has closed this one, and with it what waited there."""
+        self._loop = private_loop()
+        at_home(self._loop)
+        self._loop.call_soon(self._next)
+        task, request = self._task, self._awaited
+        if task is None or request is None:
             return
-
-    def _close(self) -> None:
-        self._closing = True
-        self._next()
-
-    def _take(self, request: Request) -> None:
-        self._queue.append(request)
-        self._next()
+        if task.done():
+            self._ended(task, request)
+            return
+        self._enter(_BETWEEN, request.cell)
+        self._lost.append(task)
+        self._task = self._awaited = None
+        self._finish(request, self._home.failed(RuntimeError("The event loop that this cell ran in was closed.")))
 
     def _next(self) -> None:
         while self._queue and self._phase == _IDLE:
             self._context.run(self._begin, self._queue.popleft())
         if self._closing and self._phase == _IDLE:
+            self._over = True
             self._loop.stop()
 
     def _begin(self, request: Request) -> None:
@@ -153,6 +209,7 @@ class Subshell:
     def _start_task(self, awaiting: Awaiting, request: Request) -> None:
         extra: Dict[str, Any] = {"context": self._context} if sys.version_info >= (3, 11) else {}
         task = self._task = self._loop.create_task(awaiting(), **extra)
+        self._awaited = request
         task.add_done_callback(lambda _: self._ended(task, request))
         with self._lock:
             self._phase = _AWAITING
@@ -167,7 +224,7 @@ class Subshell:
 
     def _ended(self, task: "asyncio.Task[Outcome]", request: Request) -> None:
         self._enter(_BETWEEN, request.cell)
-        self._task = None
+        self._task = self._awaited = None
         error = None if task.cancelled() else task.exception()
         if task.cancelled() or error is not None:
             outcome = self._context.run(self._home.failed, error or KeyboardInterrupt())
@@ -188,8 +245,9 @@ class Subshell:
                     if phase == _CODE:
                         self._stops = 0
                     self._phase, self._cell = phase, cell
-                    if phase != _CODE:
-                        _async_raise(threading.get_ident(), None)
+                if self._raised and phase != _CODE:
+                    _take_back()
+                    self._raised = False
                 return
             except KeyboardInterrupt:
                 continue
@@ -206,7 +264,7 @@ class Subshells:
     def open(self, name: str) -> Subshell:
         """Return the subshell *name*, made now if there is none. Raises RuntimeError when no thread can be started."""
         found = self._known.get(name)
-        if found is None:
+        if found is None or not found.alive:  # none yet, or code of the user has ended its thread
             found = self._known[name] = Subshell(name, self._home)
         return found
 
@@ -221,10 +279,14 @@ class Subshells:
         """Run a cell in its subshell."""
         try:
             subshell = self.open(request.subshell)
-        except (RuntimeError, OSError) as error:
+        except Exception as error:  # no more threads, or a cell has replaced what threads are made of
             self._home.refused(request, "A subshell could not be started: %s" % error)
         else:
             subshell.execute(request)
+
+    def here(self) -> Optional[Subshell]:
+        """Return the subshell whose thread calls, None elsewhere."""
+        return next((each for each in (*self._known.values(), *self._ending) if each.here), None)
 
     def stop(self, cell: str) -> None:
         """Stop *cell*, in whichever subshell it runs."""
@@ -236,32 +298,56 @@ class Subshells:
 def run_beside(start: "Callable[..., subprocess.Popen[bytes]]") -> int:
     """Run a child for a cell of a subshell and return its exit code. What it prints goes through Python's streams.
 
-    Descriptors 1 and 2 would show it in the cell of the main thread. *start* takes the keywords of ``Popen``. A Stop
-    that comes meanwhile ends the child.
+    Descriptors 1 and 2 would show it in the cell of the main thread, and so would a Stop for that cell reach it: it
+    leads a process group of its own. *start* takes the keywords of ``Popen``. A Stop of its own cell ends the child.
     """
-    child = start(stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-    errors = threading.Thread(target=_copy, args=(child.stderr, sys.stderr), daemon=True)
-    errors.start()
+    child = start(stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    output = _Passing(child)
+    ended = False
     try:
-        _copy(child.stdout, sys.stdout)
-        return child.wait()
+        while output.open and (output.turn(0.0 if ended else LOOK_SECONDS) or not ended):
+            ended = child.poll() is not None
+        while child.poll() is None:
+            time.sleep(LOOK_SECONDS)
     finally:
         if child.poll() is None:
-            child.kill()
-            child.wait()
-        errors.join(1.0)
+            end_group(child)
+        if output.open:  # what it has left in the background prints on
+            threading.Thread(target=output.rest, daemon=True).start()
+    return child.returncode
 
 
-def _copy(source: Any, target: Any) -> None:
-    decode = codecs.getincrementaldecoder("utf-8")("replace").decode
-    waiting = select.poll()
-    waiting.register(source, select.POLLIN)
-    with source:
-        while True:
-            while not waiting.poll(LOOK_SECONDS * 1000):
-                continue  # Python code has run: a Stop can break in
-            data = source.read1(65536)
-            target.write(decode(data, not data))
-            target.flush()
+class _Passing:
+    """Passes on what a child prints. A Stop can break in between two turns."""
+
+    def __init__(self, child: "subprocess.Popen[bytes]") -> None:
+        self._waiting = select.poll()
+        self._pipes: Dict[int, Any] = {}
+        for pipe, stream in ((child.stdout, sys.stdout), (child.stderr, sys.stderr)):
+            assert pipe is not None
+            self._pipes[pipe.fileno()] = pipe, stream, codecs.getincrementaldecoder("utf-8")("replace").decode
+            self._waiting.register(pipe, select.POLLIN)
+
+    @property
+    def open(self) -> bool:
+        """True while there is anybody who may print."""
+        return bool(self._pipes)
+
+    def turn(self, seconds: float) -> bool:
+        """Pass on what has come, or comes within *seconds*; return whether anything has."""
+        ready = self._waiting.poll(seconds * 1000)
+        for number, _ in ready:
+            pipe, stream, decode = self._pipes[number]
+            data = os.read(number, 65536)
             if not data:
-                return
+                self._waiting.unregister(number)
+                del self._pipes[number]
+                pipe.close()
+            stream.write(decode(data, not data))
+            stream.flush()
+        return bool(ready)
+
+    def rest(self) -> None:
+        """Pass on what comes until nobody can print any more."""
+        while self.open:
+            self.turn(60.0)

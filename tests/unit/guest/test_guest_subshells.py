@@ -93,3 +93,76 @@ def test_the_end_of_a_cell_that_was_not_sent_is_out_of_turn(fresh: Guest) -> Non
         "sys.stdout._router.send({'op': 'done', 'cell': 'cell-1', 'status': 'ok'}, b'{}')\ntime.sleep(20)"
     )
     assert "was not to run" in fresh.until("violation")[0]["reason"]
+
+
+TRACED = "import sys; sys.settrace(lambda *_: None); (lambda: 1)(); sys.settrace(None); print('to its end')"
+
+
+def test_neither_a_cell_nor_a_stop_leaves_an_exception_to_look_for(either: Guest) -> None:
+    """Where one was, a debugger never gets anywhere again before Python 3.13, in no thread."""
+    assert either.run("1", subshell=BESIDE).done[0] == "ok"
+    assert either.run(TRACED).text() == "to its end\n"
+    for _ in range(5):
+        cell = either.submit("while True: pass", subshell=BESIDE)
+        time.sleep(0.1)
+        either.send({"op": "stop", "cell": cell})
+        either.send({"op": "stop", "cell": cell})
+        assert either.collect(cell, 10).error()["ename"] == "KeyboardInterrupt"
+        assert either.run(TRACED, subshell=BESIDE).text() == "to its end\n"
+        assert either.run(TRACED).text() == "to its end\n"
+
+
+def test_a_cell_can_stop_the_loop_that_it_runs_in(either: Guest) -> None:
+    either.run("import asyncio")
+    stop = "asyncio.get_event_loop().stop()"
+    assert either.run(stop, subshell=BESIDE).done[0] == "ok"
+    cell = either.run(f"{stop}; await asyncio.sleep(0.1); print('to its end')", subshell=BESIDE)
+    assert cell.text() == "to its end\n"
+    assert either.run("print('alive')", subshell=BESIDE).text() == "alive\n"
+
+
+def test_a_loop_that_is_closed_ends_the_cell_that_awaits_there_and_no_other(either: Guest) -> None:
+    either.run("import asyncio")
+    close = "loop = asyncio.get_event_loop(); loop._thread_id = None; loop.close()"  # else it counts as running
+    for ending in ("await asyncio.sleep(20)", "await asyncio.sleep(0)", "print('to its end')"):
+        cell = either.run(f"{close}; {ending}", subshell=BESIDE)
+        if "await" in ending:
+            assert "loop" in cell.error()["evalue"]
+        else:
+            assert cell.text() == "to its end\n"
+        assert either.run("print('alive')", subshell=BESIDE).text() == "alive\n"
+        assert either.run("await asyncio.sleep(0.01); print('awaits')", subshell=BESIDE).text() == "awaits\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "threading.Lock = None", "threading.Thread.start = None", "asyncio.set_event_loop = None",
+        "asyncio.new_event_loop = None",
+    ],
+)
+def test_a_cell_that_breaks_what_threads_are_made_of_costs_no_variables(fresh: Guest, code: str) -> None:
+    fresh.run(f"import asyncio, threading; kept = 'variable'; {code}")
+    assert fresh.run("print('never mind')", subshell=BESIDE).done[0] in ("ok", "error")
+    assert fresh.run("print(kept)").text() == "variable\n"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "child = os.fork()\nif child: await asyncio.sleep(0.4); print('ended with', ended(child))\n"
+        "else: await asyncio.sleep(0)",
+        "async def fork():\n    await asyncio.sleep(0)\n    return os.fork()\n"
+        "task = asyncio.ensure_future(fork()); child = await task\nif child: print('ended with', ended(child))",
+        "def fork():\n    global child\n    child = os.fork()\n"
+        "asyncio.get_event_loop().call_soon(fork); await asyncio.sleep(0.4); print('ended with', ended(child))",
+    ],
+)
+def test_a_child_that_is_forked_where_something_awaits_takes_no_part_in_its_parents_loop(
+    either: Guest, code: str
+) -> None:
+    either.run("import asyncio, os\ndef ended(child): return os.waitpid(child, 0)[1]")
+    cell = either.run(code, subshell=BESIDE)
+    assert "ended with" in cell.text(), cell.frames
+    for _ in range(20):
+        assert either.run("await asyncio.sleep(0.001); print('awaits')", subshell=BESIDE).text() == "awaits\n"
