@@ -211,6 +211,26 @@ def test_a_stop_ends_all_that_a_child_has_started(kernel: KernelSession, subshel
     assert kernel.run("!pgrep -x sleep -a | grep 98765", subshell=subshell).text() == ""
 
 
+# -- what IPython and libraries keep for the one cell that runs --------------------------------------------------------
+
+
+@pytest.mark.parametrize("awaits", ["", "await asyncio.sleep(0.001); "])
+def test_many_cells_at_once_keep_their_results_and_numbers(
+    kernel: KernelSession, subshell: str, awaits: str
+) -> None:
+    kernel.run("import asyncio")
+    shells = [None, subshell, *(create(kernel) for _ in range(4))]
+    codes = [(f"{awaits}'{n} of {at}'", where) for n in range(40) for at, where in enumerate(shells)]
+    runs = [(code, kernel.send(code, subshell=where)) for code, where in codes]
+    for code, run in runs:
+        assert kernel.wait(run).result and run.result in code
+    counts = {run.reply["execution_count"]: code for code, run in runs}
+    assert len(counts) == len(runs)
+    assert kernel.run(f"[n for n, code in {counts!r}.items() if In[n] != code or Out[n] not in code]").result == "[]"
+    for where in shells[2:]:
+        ask(kernel, "delete", subshell_id=where)
+
+
 # -- Stop --------------------------------------------------------------------------------------------------------------
 
 

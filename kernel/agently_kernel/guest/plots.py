@@ -1,4 +1,5 @@
-"""Plot libraries that would load scripts from the network, or share them among outputs: set to forms that need neither.
+"""Plot libraries that would load scripts from the network, or share them among outputs: set to forms that need neither;
+and pyplot, whose figures are kept apart for cells that run beside each other.
 
 Each is set up right after it was imported, and only what the user has not chosen otherwise. Nothing is imported here.
 """
@@ -11,13 +12,26 @@ import sys
 import types
 from typing import Any, Callable, Dict, Optional
 
+from .kept_apart import Figures, Show
+
 VEGA_LITE = "application/vnd.vegalite.v5+json"
 
 
-def install() -> None:
-    """Have the libraries set up when they are imported."""
+def install(subshell: Callable[[], str]) -> None:
+    """Have the libraries set up when they are imported. *subshell* names the one that the calling code belongs to."""
+
+    def pyplot(helpers: Any) -> None:
+        helpers.Gcf.figs = Figures(subshell)
+
+    def inline(backend: Any) -> None:
+        backend.show = Show(backend.show, subshell)
+
     os.environ.setdefault("PLOTLY_RENDERER", "plotly_mimetype")  # else each figure comes a second time, as dead HTML
-    sys.meta_path.insert(0, _AfterImport({"altair": _altair, "bokeh.io": _bokeh}))
+    actions = {
+        "altair": _altair, "bokeh.io": _bokeh, "matplotlib._pylab_helpers": pyplot,
+        "matplotlib_inline.backend_inline": inline,
+    }
+    sys.meta_path.insert(0, _AfterImport(actions))
 
 
 class _AfterImport:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Set, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from . import bundles, wire
 from .sources import Sources
@@ -68,7 +68,11 @@ class Services:
         self.not_allowed: Callable[[str], BaseException] = InputRefused
         self._answers: "queue.SimpleQueue[Tuple[Optional[str], str]]" = queue.SimpleQueue()
         self._asking = False
-        self.beside: Set[str] = set()  # cells that run in subshells
+        self.beside: Dict[str, str] = {}  # the subshells of the cells that run in them
+
+    def subshell(self) -> str:
+        """Return the subshell whose running cell the calling code belongs to, empty elsewhere."""
+        return self.beside.get(self.router.owner(), "")
 
     def send(self, header: Dict[str, Any], payload: bytes = b"", *, hold: bool = False) -> bool:
         """Send a frame after the text before it. What is too large is not sent but told on stderr; returns whether
@@ -125,7 +129,7 @@ class Services:
     def ask(self, prompt: Any = "", password: bool = False) -> str:
         """Ask the user for a line. Raises what ``not_allowed`` makes when nobody can be asked; can be interrupted."""
         cell = self.router.running
-        if self.router.owner() in self.beside:
+        if self.subshell():
             raise self.not_allowed("A cell of a subshell cannot ask for input; ask in a cell of the notebook.")
         if not self.allow_stdin or not cell or not self.router.channel.open:
             raise self.not_allowed(

@@ -373,7 +373,7 @@ class Shell(Home):
             pass  # such as no more threads: the first cell for it says so
 
     def run(self, request: Request) -> Union[Outcome, Awaiting]:
-        self._services.beside.add(request.cell)
+        self._services.beside[request.cell] = request.subshell
         self._router.belong_to(request.cell)
         return self._execute(request)
 
@@ -386,7 +386,7 @@ class Shell(Home):
 
     def finished(self, request: Request, outcome: Outcome) -> None:
         self._tell_end(request, outcome)
-        self._services.beside.discard(request.cell)
+        self._services.beside.pop(request.cell, None)
 
     def refused(self, request: Request, reason: str) -> None:
         error = {"ename": "RuntimeError", "evalue": reason, "traceback": ["RuntimeError: " + reason]}

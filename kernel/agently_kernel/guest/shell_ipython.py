@@ -8,10 +8,9 @@ import functools
 import os
 import subprocess
 import sys
-import threading
 import types
 import warnings
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple, Union
+from typing import Any, Callable, Dict, Iterator, List, Optional, Union
 
 import IPython
 from IPython.core import page
@@ -20,7 +19,6 @@ from IPython.core.displayhook import DisplayHook
 from IPython.core.displaypub import DisplayPublisher
 from IPython.core.error import StdinNotImplementedError, UsageError
 from IPython.core.interactiveshell import InteractiveShell
-from IPython.core.payload import PayloadManager
 from IPython.utils.tokenutil import token_at_cursor
 from traitlets import Any as AnyTrait
 from traitlets import CBool, Type
@@ -31,6 +29,7 @@ from .comms import CommRoom
 from .completion import Completions
 from .facade import KernelFacade, announce
 from .history import History
+from .kept_apart import HERE, Payloads, keep_hooks_set, store_in_place
 from .kernel_magics import register
 from .packages import say_what_lasts
 from .services import Outcome, Request, Services
@@ -40,32 +39,7 @@ from .streams import text_of
 from .subshells import Awaiting, run_beside
 from .tracebacks import OWN_FOLDER, lines_of, shortened_error
 
-MOST_CELLS = 100_000
 MOST_NAME = 255
-
-
-class OfThread(threading.local):
-    """What belongs to the cell that a thread runs: the main thread's, and those of subshells beside it."""
-
-    source: Optional[str] = None
-    path = ""
-    count: Optional[int] = None
-    stopped = False
-    formatting = failed = False  # of the value of a cell
-    bundle: Optional[Tuple[Any, Any]] = None
-    shown_error: Optional[List[str]] = None
-    coroutine: Any = None
-    transformed: Optional[Tuple[str, str]] = None  # a cell's source and what IPython made of it, until it asks again
-    awaits: Optional[Tuple[str, bool]] = None  # what it made, and whether that has to be awaited, until it asks again
-
-    def begin(self, source: str, path: str, count: Optional[int]) -> None:
-        """A cell begins on the calling thread."""
-        self.source, self.path, self.count = source, path, count
-        self.stopped = self.formatting = self.failed = False
-        self.bundle = self.shown_error = self.coroutine = self.transformed = self.awaits = None
-
-
-HERE = OfThread()
 
 
 class CellCompiler(CachingCompiler):  # type: ignore[misc]
@@ -122,36 +96,27 @@ class GuestDisplayPublisher(DisplayPublisher):  # type: ignore[misc]
             self.services.clear(wait)
 
 
-class Payloads(PayloadManager):  # type: ignore[misc]
-    """What a cell adds to its reply; that of a cell in a subshell apart from the others'."""
-
-    def __init__(self, services: Services) -> None:
-        super().__init__()
-        self._services = services
-        self._by_cell: Dict[str, List[Dict[str, Any]]] = {}
-
-    def _cell(self) -> str:
-        cell = self._services.router.owner()
-        return cell if cell in self._services.beside else ""
-
-    @property
-    def _payload(self) -> List[Dict[str, Any]]:
-        return self._by_cell.setdefault(self._cell(), [])
-
-    @_payload.setter
-    def _payload(self, _: Any) -> None:
-        self._by_cell.pop(self._cell(), None)
-
-
 class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
     """The interactive shell of a notebook. Libraries recognise one by this class name."""
 
     displayhook_class = Type(GuestDisplayHook)
     display_pub_class = Type(GuestDisplayPublisher)
     compiler_class = Type(CellCompiler)
+    _count = 1
     autoindent = CBool(False)
     kernel = AnyTrait()
     services = AnyTrait()
+
+    @property
+    def execution_count(self) -> int:
+        """The number of the calling thread's cell; elsewhere that of the cell which began last."""
+        return self._count if HERE.next_count is None else HERE.next_count
+
+    @execution_count.setter
+    def execution_count(self, count: int) -> None:
+        self._count = count
+        if HERE.next_count is not None:
+            HERE.next_count = count
 
     def init_environment(self) -> None:
         """Colours where a program has them, no pager that waits for keys."""
@@ -204,7 +169,7 @@ class ZMQInteractiveShell(InteractiveShell):  # type: ignore[misc]
         def start(**pipes: Any) -> "subprocess.Popen[bytes]":
             return subprocess.Popen(command, shell=True, executable=os.environ.get("SHELL"), **pipes)
 
-        beside = self.services is not None and self.services.router.owner() in self.services.beside
+        beside = self.services is not None and self.services.subshell()
         self.user_ns["_exit_code"] = run_beside(start) if beside else run_child(start)
 
     system = system_piped
@@ -288,11 +253,12 @@ class IPythonEngine(Engine):
         self.shell = shell = ZMQInteractiveShell.instance(config=config, user_module=user, user_ns=user.__dict__)
         shell.kernel = KernelFacade(services, shell)
         shell.displayhook.services = shell.display_pub.services = shell.services = services
-        shell.payload_manager = Payloads(services)
+        shell.payload_manager = Payloads(services.subshell)
         announce(ZMQInteractiveShell)
         _interruptible_pdb()
         _look_for_what_is_displayed(services)
-        plots.install()
+        plots.install(services.subshell)
+        keep_hooks_set(shell)
         say_what_lasts()
         # A Stop can break in between the making of this coroutine of ours and its start, wherever it is remembered.
         warnings.filterwarnings("ignore", r"coroutine '[\w.]*\.run_cell_async' was never awaited", RuntimeWarning)
@@ -310,6 +276,7 @@ class IPythonEngine(Engine):
         manager.get_tail = self._tail
         manager.search = self._search
         manager.get_range = _without_gaps(manager.get_range)
+        store_in_place(manager)
 
     # -- cells ---------------------------------------------------------------------------------------------------------
 
@@ -318,7 +285,7 @@ class IPythonEngine(Engine):
         HERE.begin(source, request.path, request.execution_count)
         shell.kernel.begin(request, source)
         if request.execution_count is not None:
-            self._count_from(request.execution_count)
+            shell.execution_count = request.execution_count  # the host's, which goes on with a new interpreter
         if request.store_history:
             self._history.add(shell.execution_count, source)
         problem = None
@@ -337,13 +304,6 @@ class IPythonEngine(Engine):
                 HERE.coroutine.close()
             raise
         return self._outcome(result, request)
-
-    def _count_from(self, count: int) -> None:
-        """Go on with the host's count, which does not start anew with a new interpreter; ``In[count]`` fits it then."""
-        self.shell.execution_count = count
-        manager = self.shell.history_manager
-        for inputs in (manager.input_hist_parsed, manager.input_hist_raw):
-            inputs.extend([""] * max(0, min(count - len(inputs), MOST_CELLS)))
 
     async def _awaiting(self, source: str, request: Request, transformed: str, problem: Any) -> Outcome:
         shell, result = self.shell, None

@@ -10,11 +10,10 @@ import pytest
 from guest_driver import GUEST
 
 FILES = sorted(GUEST.glob("*.py"))
-NEEDS_IPYTHON = {"shell_ipython.py", "kernel_magics.py"}
+NEEDS_IPYTHON = {"shell_ipython.py", "kept_apart.py", "kernel_magics.py", "plots.py"}
 # loaded when used, and done without
 TRIED = {
     "comms.py": {"comm"}, "completion.py": {"IPython", "jedi", "parso"}, "packages.py": {"IPython"},
-    "plots.py": {"IPython", "bokeh"},
 }
 
 
