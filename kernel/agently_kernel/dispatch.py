@@ -33,6 +33,10 @@ LONG_CELL = 0.7
 _COMMS = ("comm_open", "comm_msg", "comm_close")
 _WHILE_BUSY = ("kernel_info_request", "comm_info_request")
 _IMPATIENT = {"complete_request": "complete", "inspect_request": "inspect", "is_complete_request": "is_complete"}
+GONE = (
+    "The subshell that this cell was sent to is not there: it was deleted, or the kernel was started anew. The cell "
+    "did not run; open the console anew."
+)
 TURNS = 10
 """Turns of the main loop that a request which has just been read needs at most until its cell is known here."""
 
@@ -169,6 +173,10 @@ class Dispatch(Kernel):  # type: ignore[misc]
         content = {"status": "error", "ename": type(error).__name__, "evalue": str(error), "traceback": []}
         kind = parent["header"]["msg_type"].replace("_request", "_reply")
         self.session.send(self.shell_stream, kind, content, parent, ident=ident)
+        if kind == "execute_reply":  # of which front ends show nothing
+            name = type(error).__name__
+            shown = {"ename": name, "evalue": GONE, "traceback": [f"{name}: {GONE}"]}
+            self.session.send(self.iopub_socket, "error", shown, parent, ident=self._topic("error"))
         self._publish_status("idle", "shell", parent)
 
     async def _comm_now(self, ident: Any, frames: Any, *, status: bool) -> None:

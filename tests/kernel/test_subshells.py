@@ -55,6 +55,12 @@ def test_a_request_for_one_that_is_not_there_is_refused(kernel: KernelSession, k
     assert states_of(kernel, kind) == ["busy", "idle"]
 
 
+def test_a_person_reads_why_a_cell_for_one_that_is_not_there_did_not_run(kernel: KernelSession) -> None:
+    run = kernel.run("print('never')", subshell="left behind")
+    assert run.kinds == ["error"] and "open the console anew" in run.error[1]
+    assert run.reply["evalue"] == "Unknown subshell_id 'left behind'"
+
+
 def states_of(kernel: KernelSession, kind: str) -> list[str]:
     """Return the states that were told of the last request of this kind, apart from those of cells."""
     told = [m for m in kernel.other if m["msg_type"] == "status" and m["parent_header"].get("msg_type") == kind]
