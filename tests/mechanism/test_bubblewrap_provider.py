@@ -382,6 +382,30 @@ async def test_files_that_fill_the_memory_are_named(tmp_path: Path) -> None:
         assert (await session.run(greedy)).status is ExecutionStatus.SUCCESS
 
 
+async def test_files_and_shared_memory_count_together(tmp_path: Path) -> None:
+    fill = "with open('/tmp/big', 'wb') as big:\n    for _ in range(220): big.write(bytes(1 << 20))"
+    share = "import mmap, time\nheld = mmap.mmap(-1, 220 << 20)\nfor _ in range(220): held.write(b'x' * (1 << 20))\n"
+    async with opened(tmp_path, limits=ResourceLimits(memory_bytes=400 * 1024**2)) as session:
+        assert (await session.run(fill)).status is ExecutionStatus.SUCCESS
+        result = await session.run(f"{share}time.sleep(20)")
+        assert result.death is not None and result.death.kind == "memory_limit"
+
+
+async def test_a_file_that_is_mapped_counts_once(tmp_path: Path) -> None:
+    code = (
+        "import mmap, os, time\n"
+        "with open('/tmp/big', 'w+b') as big:\n    for _ in range(220): big.write(bytes(1 << 20))\n"
+        "    held = mmap.mmap(big.fileno(), 220 << 20)\n"
+        "child = os.fork()\n"
+        "read = sum(held[at] for at in range(0, 220 << 20, 4096))\n"
+        "time.sleep(3)\n"
+        "if child == 0: os._exit(0)\n"
+        "print('lives', os.waitpid(child, 0)[1])"
+    )
+    async with opened(tmp_path, limits=ResourceLimits(memory_bytes=400 * 1024**2)) as session:
+        assert (await session.run(code)).stdout.text == "lives 0\n"
+
+
 FORKS = (
     "import os, time\ncount = 0\n"
     "try:\n    while count < 200:\n        if os.fork() == 0:\n            time.sleep(60)\n        count += 1\n"

@@ -29,6 +29,8 @@ WAITING_SENDERS = 11
 """How many messages may wait at a datagram socket of this machine, each held by another sender's buffer."""
 
 MOST_EXAMINED = 16_384
+MOST_LISTED = 8 * 1024**2
+"""Bytes of lists of mappings that are read at once: some ten thousand mappings."""
 _UNSEEN_FREE = 256
 
 
@@ -73,6 +75,26 @@ def proportional_bytes(pid: int) -> tuple[int, int]:
     if anonymous < 0 or shared < 0:
         return resident_bytes(pid), 0
     return anonymous + table_bytes(pid), shared
+
+
+def unnamed_shared_bytes(pids: Iterable[int]) -> int | None:
+    """Return the shared memory of processes that no file with a name holds, each page divided by how many share it.
+
+    None when they have so many mappings that looking at all would take long. Dear: only asked near a limit.
+    """
+    total, left = 0, MOST_LISTED
+    for pid in pids:
+        unnamed = False
+        with contextlib.suppress(OSError, ValueError), open(f"/proc/{pid}/smaps", "rb") as stream:
+            for line in stream:
+                left -= len(line)
+                if left < 0:
+                    return None
+                if not line[:1].isupper():  # the first line of a mapping: its addresses and its file
+                    unnamed = line.endswith(b" /dev/zero (deleted)\n")
+                elif unnamed and line.startswith(b"Pss:"):
+                    total += int(line.split()[1]) * 1024
+    return total
 
 
 @dataclass

@@ -19,12 +19,19 @@ from typing import Literal
 
 from agently_kernel.contract.result import DeathCause
 from agently_kernel.sandbox.deaths import LOST_SANDBOX
-from agently_kernel.sandbox.memory import HeldMemory, held_by_descriptors, proportional_bytes, resident_bytes
+from agently_kernel.sandbox.memory import (
+    HeldMemory,
+    held_by_descriptors,
+    proportional_bytes,
+    resident_bytes,
+    unnamed_shared_bytes,
+)
 
 _MIB = 1024 * 1024
 _AFTER_KILL, _FAST, _SLOW, _IDLE = 0.01, 0.05, 0.1, 0.25  # seconds between looks
 _MAX_KILLS = 64
 _RECENT = 2.0
+_UNNAMED_EVERY = 1.0  # seconds
 _MAX_ESCAPES = 20
 _DESCRIPTORS_EVERY = 2
 _MAX_PROCESSES = 4096
@@ -124,6 +131,8 @@ class Watchdog:
     """The processes are parts of one program (a kernel of the sandbox's own), so that none can be ended for itself."""
     _memory: str = ""
     _memory_at: float = 0.0
+    _unnamed_share: float = 0.0
+    _unnamed_at: float = -_UNNAMED_EVERY
     _task: asyncio.Task[None] | None = None
     _namespace: int = 0
     _kills: int = 0
@@ -231,8 +240,9 @@ class Watchdog:
         # Pages shared after a fork were counted once per process: look again, exactly.
         sizes = {pid: proportional_bytes(pid) for pid in processes}
         anonymous, shared = (sum(size[part] for size in sizes.values()) for part in (0, 1))
-        # Files that are mapped are in both.
-        exact = anonymous + max(shared, outside) + self._held.in_buffers
+        # Files that are mapped are in both; shared memory without a name is in no file.
+        unnamed = self._unnamed(processes, shared) if min(shared, outside) > limit // 16 else 0
+        exact = anonymous + unnamed + max(shared - unnamed, outside) + self._held.in_buffers
         if exact <= limit:
             self._kills = 0
             return max(exact / limit, 0.6)
@@ -247,6 +257,14 @@ class Watchdog:
             kill_inside(victim, self._namespace)
             self._looks = 0
         return 1.1
+
+    def _unnamed(self, processes: list[int], shared: int) -> int:
+        """Return how much of *shared* no file holds, as it was at most a second ago; all where that is long to tell."""
+        if time.monotonic() - self._unnamed_at > _UNNAMED_EVERY:
+            found = unnamed_shared_bytes(processes)
+            self._unnamed_share = 1.0 if found is None else min(1.0, found / max(shared, 1))
+            self._unnamed_at = time.monotonic()
+        return int(shared * self._unnamed_share)
 
     def _hold_cpus(self, processes: list[int]) -> None:
         """Keep every process on the allowed CPUs; a sandbox that keeps leaving them is ended."""
