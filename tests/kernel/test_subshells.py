@@ -314,6 +314,17 @@ def test_the_death_of_the_interpreter_ends_every_cell(start: Callable[..., Kerne
     assert kernel.run("'alive'").result == "'alive'"
 
 
+def test_children_of_a_subshell_end_with_the_interpreter(start: Callable[..., KernelSession]) -> None:
+    kernel = start()
+    subshell = create(kernel)
+    kernel.run("!sleep 98761 &", subshell=subshell)
+    kernel.run("!sleep 98762 &")
+    beside = kernel.send("!sleep 98763 | cat", subshell=subshell)
+    kernel.settle(0.7)
+    assert kernel.run("import os; os._exit(3)").status == kernel.wait(beside, within=10).status == "error"
+    assert kernel.run("!pgrep -a -x sleep").text() == ""
+
+
 def test_what_is_deleted_ends_its_cell_and_runs_no_other(kernel: KernelSession) -> None:
     subshell = create(kernel)
     running = kernel.send("import time; time.sleep(1); 'to its end'", subshell=subshell)

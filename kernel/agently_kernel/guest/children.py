@@ -258,14 +258,15 @@ def _exec_step(argv: Sequence[str], env: Dict[str, str], cwd: str, ends: Tuple[i
         os._exit(127)
 
 
-def _parents() -> Dict[int, int]:
-    """Return the parent of every visible process."""
-    found: Dict[int, int] = {}
+def _families() -> Dict[int, Tuple[int, int]]:
+    """Return the parent of every visible process, and the leader of its session."""
+    found: Dict[int, Tuple[int, int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
                 with open("/proc/%s/stat" % name, "rb") as stream:
-                    found[int(name)] = int(stream.read().rpartition(b")")[2].split()[1])
+                    fields = stream.read().rpartition(b")")[2].split()
+                    found[int(name)] = int(fields[1]), int(fields[3])
             except (OSError, ValueError, IndexError):
                 continue  # it ended meanwhile
     return found
@@ -274,13 +275,13 @@ def _parents() -> Dict[int, int]:
 def children_of(pid: int) -> Set[int]:
     """Return the pids of the direct children of *pid*; empty where /proc does not tell."""
     try:
-        return {child for child, parent in _parents().items() if parent == pid}
+        return {child for child, (parent, _) in _families().items() if parent == pid}
     except OSError:
         return set()
 
 
 def kill_tree(roots: Iterable[int], spare: Iterable[int] = ()) -> None:
-    """SIGKILL *roots*, their process groups where they lead one, and all their descendants, until none is left.
+    """SIGKILL *roots*, their process groups and sessions where they lead one, and all descendants, until none is left.
 
     *spare* and what hangs below them stay. Bounded to a number of rounds: a fork bomb is stopped by stopping first.
     """
@@ -288,13 +289,13 @@ def kill_tree(roots: Iterable[int], spare: Iterable[int] = ()) -> None:
     for number in (signal.SIGSTOP, signal.SIGKILL):
         for _ in range(16):
             try:
-                parents = _parents()
+                families = _families()
             except OSError:
-                parents = {}
+                families = {}
             doomed = {pid for pid in wanted - safe}
             grown = True
             while grown:
-                more = {pid for pid, parent in parents.items() if parent in doomed and pid not in safe} - doomed
+                more = {pid for pid, of in families.items() if not doomed.isdisjoint(of) and pid not in safe} - doomed
                 grown = bool(more)
                 doomed |= more
             fresh = doomed - wanted
@@ -302,7 +303,7 @@ def kill_tree(roots: Iterable[int], spare: Iterable[int] = ()) -> None:
             for pid in doomed:
                 for kill in (os.killpg, os.kill):
                     try:
-                        if kill is os.kill or (pid in parents and os.getpgid(pid) == pid):
+                        if kill is os.kill or (pid in families and os.getpgid(pid) == pid):
                             kill(pid, number)
                     except OSError:
                         continue  # gone

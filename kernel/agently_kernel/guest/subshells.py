@@ -301,7 +301,8 @@ def run_beside(start: "Callable[..., subprocess.Popen[bytes]]") -> int:
     Descriptors 1 and 2 would show it in the cell of the main thread, and so would a Stop for that cell reach it: it
     leads a process group of its own. *start* takes the keywords of ``Popen``. A Stop of its own cell ends the child.
     """
-    child = start(stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True)
+    own_group: Dict[str, Any] = {"process_group": 0} if sys.version_info >= (3, 11) else {"preexec_fn": os.setpgrp}
+    child = start(stdout=subprocess.PIPE, stderr=subprocess.PIPE, **own_group)
     output = _Passing(child)
     ended = False
     try:
