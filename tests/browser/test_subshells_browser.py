@@ -22,6 +22,7 @@ def test_a_console_runs_code_beside_a_busy_notebook(desk):
     desk.page.locator(".lm-CommandPalette-item", has_text="Subshell").first.click()
     editor = desk.page.locator(".jp-CodeConsole-input .cm-content")
     editor.click(timeout=30_000)
+    desk.page.wait_for_timeout(1500)  # JupyterLab asks for the subshell after it has drawn the console
     desk.page.keyboard.type("shared.upper()")
     desk.page.keyboard.press("Shift+Enter")
     outputs = desk.page.locator(".jp-CodeConsole-content .jp-OutputArea-output")

@@ -302,9 +302,13 @@ def test_a_second_page_that_asks_does_not_make_a_busy_kernel_look_idle(kernel: K
     kernel.settle(1.0)
     message = kernel.client.session.msg("kernel_info_request", {})
     kernel.client.shell_channel.send(message)
-    kernel.settle(5, lambda: message["header"]["msg_id"] in kernel.replies)
-    own = [m for m in kernel.other if m["parent_header"].get("msg_id") == message["header"]["msg_id"]]
-    assert [m["content"]["execution_state"] for m in own] == ["busy", "idle"]
+
+    def own() -> list[str]:
+        told = [m for m in kernel.other if m["parent_header"].get("msg_id") == message["header"]["msg_id"]]
+        return [m["content"]["execution_state"] for m in told]
+
+    kernel.settle(5, lambda: message["header"]["msg_id"] in kernel.replies and own()[-1:] == ["idle"])
+    assert own() == ["busy", "idle"]
     assert not run.reply
     kernel.settle(0.2)
     assert shown(run)[-1] == "busy"  # said again, after the other's idle
