@@ -8,12 +8,24 @@ import signal
 import sys
 import threading
 import types
-from typing import Any, Callable, Iterator, Optional
+from typing import Any, Callable, Iterator, List, Optional
 
 Handler = Callable[[int, Optional[types.FrameType]], None]
 _set_handler: Callable[..., Any] = sys.modules["_signal"].signal
 """The C function: the one of ``signal`` makes an enum of what it returns, by names that a cell may have replaced."""
 _RUNS_A_CALLBACK = asyncio.Handle._run.__code__
+
+
+def _current_tasks() -> "List[asyncio.Task[Any]]":
+    """Return the task that runs, and those that wait for the loop that it runs in."""
+    known = getattr(asyncio.tasks, "_current_tasks", None)
+    if isinstance(known, dict):
+        return list(known.values())
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return []
+    return [task] if task is not None else []
 
 
 def ignore(signum: int, frame: Optional[types.FrameType]) -> None:
@@ -40,6 +52,7 @@ class BetweenCells:
         self._main = threading.get_ident()
         self._stops = 0
         self._delivering = False
+        self._broken_into: "List[asyncio.Task[Any]]" = []
 
     def stop(self) -> None:
         """A Stop came, in whichever thread; it is forgotten when the main thread does nothing of the user's."""
@@ -51,7 +64,19 @@ class BetweenCells:
         """Of SIGINT while no cell runs. One that is not of ``stop`` was of a cell that has ended meanwhile."""
         stops, self._stops = self._stops, 0
         if stops and self._at_work(frame):
+            self._broken_into = _current_tasks()
             raise KeyboardInterrupt
+
+    def told(self) -> None:
+        """Let asyncio not complain that nobody looked at how the tasks ended that a Stop has broken into.
+
+        It would do so whenever they are forgotten, in a cell that has nothing to do with them; and where that happens
+        while Python compiles that cell, Python 3.11 loses count of its recursion and refuses to.
+        """
+        tasks, self._broken_into = self._broken_into, []
+        for task in tasks:
+            if task.done() and not task.cancelled():
+                task.exception()
 
     @contextlib.contextmanager
     def delivering(self) -> Iterator[None]:

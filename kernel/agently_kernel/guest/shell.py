@@ -126,6 +126,7 @@ class Shell(Home):
                 self._loop.run_forever()
             except (KeyboardInterrupt, SystemExit) as error:
                 self.end_if_forked(error)  # raised by a task or callback of the user: it ends that alone
+                self._between.told()
             else:
                 self.end_if_forked(None)
 

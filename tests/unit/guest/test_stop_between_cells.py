@@ -41,8 +41,22 @@ def test_a_cell_that_waits_behind_it_is_stopped_as_well(either: Guest, hog: str)
     cell = either.submit("print('ran')\nimport time; time.sleep(60)")
     time.sleep(0.2)
     either.send({"op": "interrupt"})
-    assert either.collect(cell, timeout=10).error()["ename"] == "KeyboardInterrupt"
+    try:
+        found = either.collect(cell, timeout=5)
+    except AssertionError:  # Python swallows what breaks into a finaliser: the host sends it again, too
+        either.send({"op": "interrupt"})
+        found = either.collect(cell, timeout=10)
+    assert found.error()["ename"] == "KeyboardInterrupt"
     assert either.run("print(1)").text().endswith("1\n")
+
+
+@pytest.mark.parametrize("hog", [name for name in HOGS if "task" in name])
+def test_nothing_complains_of_it_later(either: Guest, hog: str) -> None:
+    either.submit(HOGS[hog])
+    at_it(either)
+    either.send({"op": "interrupt"})
+    assert either.run("print(task.done())", timeout=10).text().endswith("True\n")
+    assert either.run("import gc; del task; gc.collect(); gc.collect()").text("stderr") == ""
 
 
 def test_it_ends_a_callback_of_a_widget(ipython: Guest) -> None:
