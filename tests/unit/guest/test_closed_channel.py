@@ -36,10 +36,10 @@ def test_a_timeout_that_an_alarm_raises_is_the_users(either: Guest) -> None:
     """``TimeoutError`` is an OSError; it may break in while a frame is written. (IPython's formatters swallow some.)"""
     cell = either.run(
         "import signal\ndef alarm(*_): raise TimeoutError('mine')\nsignal.signal(signal.SIGALRM, alarm)\nseen = set()\n"
-        "for turn in range(150):\n    signal.setitimer(signal.ITIMER_REAL, 0.0002 + turn * 2e-6)\n    try:\n"
-        "        for _ in range(40): display('x')\n"
+        "for turn in range(150):\n    try:\n        signal.setitimer(signal.ITIMER_REAL, 0.0002 + turn * 2e-6)\n"
+        "        for _ in range(40): display('x')\n        signal.setitimer(signal.ITIMER_REAL, 0)\n"
         "    except BaseException as error: seen.add(type(error).__name__)\n"
-        "signal.setitimer(signal.ITIMER_REAL, 0)\nprint('seen', sorted(seen))", timeout=60,
+        "print('seen', sorted(seen))", timeout=60,
     )
     assert "seen ['TimeoutError']" in cell.text()
     assert either.run("print('on')").text() == "on\n"
