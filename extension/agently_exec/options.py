@@ -91,7 +91,9 @@ class _Parser(argparse.ArgumentParser):
         if unknown:
             word = unknown[0]
             if not word.startswith("-"):
-                self.error(f"{word!r} belongs to no option; arguments of the program come after --")
+                lists = f"{LINE} help lists what each command takes"
+                rest = "arguments of the program come after --" if self.prog == EXEC else lists
+                self.error(f"{word!r} belongs to no option; {rest}")
             near = difflib.get_close_matches(word.split("=")[0], self.names(), n=1)
             hint = f"; did you mean {near[0]}?" if near else "."
             there = f"The options are {', '.join(self.names())}" if self.names() else "It takes no options"

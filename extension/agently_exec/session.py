@@ -27,7 +27,7 @@ from agently_kernel.contract.events import ExecutionResourceEvent
 from agently_kernel.contract.outputs import ErrorOutput, OutputEvent
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.handles import Handle
-from agently_kernel.hints import network_hint, variable_hint
+from agently_kernel.hints import memory_hint, network_hint, variable_hint
 from agently_kernel.iopub import Publisher
 from agently_kernel.outputs import FilteredError, OutputFilter, OutputPolicy
 from agently_kernel.panel_actions import PanelActions
@@ -157,7 +157,7 @@ class Session:
                     self.screen.note(cell, said)
             late = result.message if result.status is ExecutionStatus.TIMED_OUT and self.guest_error(result) else ""
             variable = variable_hint(result, self.settings.pass_environment)
-            for hint in filter(None, (network_hint(result), variable, late)):
+            for hint in filter(None, (network_hint(result), memory_hint(result), variable, late)):
                 self.screen.note(cell, hint)
             return result
 

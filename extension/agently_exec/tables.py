@@ -137,7 +137,7 @@ def facts_report(
     Each axis names four of its observations; with *every* all of them follow, one a line.
     """
     if facts is None:
-        tables = [Table(f"Facts: no sandbox is open for {about}", note="Run a cell; it opens one.")]
+        tables = [Table("Facts: no sandbox is open", note="Run a cell; it opens one.")]
         return Report((*tables, *_skipped(selection.skipped if selection else ())))
     safety = facts.safety_class.value
     head = [("provider", f"{facts.provider_id} ({safety})"), ("observed", when(facts.observed_at))]

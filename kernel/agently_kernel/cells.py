@@ -17,7 +17,7 @@ from agently_kernel.contract.resource import ExecutionResourceRequirement
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.contract.words import sentence
 from agently_kernel.contract.workspace import TaskWorkspaceAccessRequirement
-from agently_kernel.hints import network_hint, variable_hint
+from agently_kernel.hints import memory_hint, network_hint, variable_hint
 from agently_kernel.magics import parse_magic
 from agently_kernel.output_notes import isolation_line, refused_line
 from agently_kernel.saving import save_as_configured
@@ -168,7 +168,8 @@ class CellRunner:
             reply["agently"] = {"unsafe": True, "provider": result.selection.provider_id}
         passed = kernel.settings.pass_environment
         gate = kernel.sandbox.grants.inputs
-        for hint in (network_hint(result), gate.hint(result, cell=cell), variable_hint(result, passed)):
+        hints = (network_hint(result), gate.hint(result, cell=cell), memory_hint(result), variable_hint(result, passed))
+        for hint in hints:
             if hint:
                 kernel.screen.note(cell, hint)
         payloads = result.reply.get("payload")

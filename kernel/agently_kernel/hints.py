@@ -11,6 +11,7 @@ from agently_kernel.contract.bundle import CodeExecutionRequest, ExecutionForm
 from agently_kernel.contract.result import CodeExecutionResult, ExecutionStatus
 from agently_kernel.languages.indexes import pip_hosts
 from agently_kernel.sandbox.interpreter import is_own_variable
+from agently_kernel.settings import amount
 
 TAIL = 8192
 """Characters at the end of each stream that are looked at."""
@@ -20,6 +21,7 @@ _NO_NETWORK = re.compile(
     r"Could not find a version that satisfies the requirement|"
     r"getaddrinfo (?:failed|ENOTFOUND)|dial (?:tcp|udp)[^\n]{0,200}(?:no such host|unreachable|connection refused)"
 )
+_NO_MEMORY = ("MemoryError", "_ArrayMemoryError")
 _NO_VARIABLE = re.compile(r"KeyError: '([A-Za-z_][A-Za-z0-9_]{0,127})'")
 _INSTALLERS: Mapping[str, re.Pattern[str]] = {
     "python": re.compile(r"No matching distribution found|NewConnectionError.{0,300}/simple/"),
@@ -60,6 +62,21 @@ def network_hint(result: CodeExecutionResult) -> str:
         "The network is off in this sandbox, on purpose. To open single hosts run %agently allow network HOST, or "
         "begin the cell of a program with %%agently_exec --network HOST (you are asked); to open them always, list "
         "them in c.AgentlyKernel.network_hosts in your configuration."
+    )
+
+
+def memory_hint(result: CodeExecutionResult) -> str:
+    """Return how much memory a cell has and how it gets more, when an allocation failed for want of it, else ""."""
+    if result.facts is None or (result.error or {}).get("ename") not in _NO_MEMORY:
+        return ""
+    limit = next((fact.limit for fact in result.facts.limits if fact.name == "memory"), None)
+    if limit is None:
+        return ""
+    more = amount(2 * int(limit) >> 20 << 20, size=True).replace(" ", "")
+    return (
+        f"All cells and files of this sandbox together may use {amount(int(limit), size=True)} of memory. Variables "
+        f'live on: delete what is not needed. For more: c.AgentlyKernel.limits = {{"memory": "{more}"}} in your '
+        "configuration."
     )
 
 

@@ -31,6 +31,15 @@ def test_a_file_that_is_missed_in_any_way_is_named(home: KernelSession, code: st
     home.run(SESSION + "import os\nif os.path.exists('missed.txt'): os.remove('missed.txt')")
 
 
+@pytest.mark.parametrize("code", ["bytearray(5 << 30)", "import numpy; numpy.ones(5 << 30)"])
+def test_an_allocation_beyond_the_limit_is_told_the_limit_and_its_setting(home: KernelSession, code: str) -> None:
+    run = home.run(SESSION + code)
+    assert run.status == "error"
+    assert run.text("stderr").count("together may use 2 GiB of memory") == 1
+    assert run.text("stderr").count('c.AgentlyKernel.limits = {"memory": "4GiB"}') == 1
+    assert "memory" not in home.run(SESSION + "raise ValueError('MemoryError')").text("stderr")
+
+
 @pytest.mark.parametrize("first", [SESSION, FRESH])
 @pytest.mark.parametrize("module", ["beside", "beside.inner"])
 @pytest.mark.parametrize("package", [False, True])

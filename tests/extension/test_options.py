@@ -246,7 +246,7 @@ def test_commands_are_read(line: str, options: LineOptions) -> None:
         ("statsu", "Did you mean status?"),
         ("grant", "PATH"),
         ("grant a --mode rw", "snapshot"),
-        ("facts more", "'more' belongs to no option"),
+        ("facts more", "'more' belongs to no option; %agently help lists what each command takes"),
     ],
 )
 def test_a_bad_command_is_refused(line: str, said: str) -> None:

@@ -69,7 +69,7 @@ def test_facts_show_axes_with_evidence_limits_and_who_was_skipped() -> None:
 
 
 def test_facts_without_a_sandbox_say_so() -> None:
-    assert facts_report(None).plain().startswith("Facts: no sandbox is open")
+    assert facts_report(None).plain() == "Facts: no sandbox is open\nRun a cell; it opens one."
 
 
 def test_no_events_is_a_sentence() -> None:

@@ -185,5 +185,7 @@ def test_a_folder_that_others_may_not_enter_is_named(tmp_path: Path) -> None:
         if str(part).startswith("/tmp/"):
             part.chmod(0o755)
     closed.chmod(0o700)
-    assert closed_folder(str(closed / "bin" / "python")) == str(closed)
-    assert closed_folder("/usr/bin/python3") == ""
+    inside = str(closed / "bin" / "python")
+    assert closed_folder(inside) == (str(closed), inside)
+    assert closed_folder("/usr/bin/python3") is None
+    assert closed_folder("/usr/bin/python3", inside) == (str(closed), inside), "not the path that is open to all"

@@ -80,16 +80,16 @@ def _other_interpreter(path: str) -> InterpreterLayout:
     )
 
 
-def closed_folder(*paths: str) -> str:
-    """Return the first folder on the way to one of *paths* that other users may not enter, or nothing."""
+def closed_folder(*paths: str) -> tuple[str, str] | None:
+    """Return the first folder on the way to one of *paths* that other users may not enter, and that path, or None."""
     for path in paths:
         for folder in reversed(Path(path).parents):
             try:
                 if not folder.stat().st_mode & 0o001:
-                    return str(folder)
+                    return str(folder), path
             except OSError:
-                return str(folder)
-    return ""
+                return str(folder), path
+    return None
 
 
 def rules(area: HostArea, interpreter: InterpreterLayout, extra: Sequence[str]) -> dict[str, list[str]]:
@@ -154,9 +154,10 @@ class LandlockExecutionResourceProvider(SandboxProvider[LandlockPlan]):
             raise SandboxLaunchError("This kernel has no Landlock, or it is switched off.", details={"remedy": REMEDY})
         interpreter = describe_interpreter() if config.python is None else _other_interpreter(config.python)
         if user_id() == 0 and (closed := closed_folder(interpreter.executable, interpreter.real_executable)):
+            folder, path = closed
             raise SandboxLaunchError(
-                f"As root the guest takes another user id, and that one cannot enter {closed}, where the interpreter "
-                f"{interpreter.executable} lies.",
+                f"As root the guest takes another user id, and that one cannot enter {folder}, where the interpreter "
+                f"{path} lies.",
                 details={"remedy": "run Jupyter as an ordinary user, or name an interpreter that everybody may run "
                          "with the provider's `python`, such as /usr/bin/python3"},
             )
