@@ -169,6 +169,9 @@ export class BannerWidget extends ReactWidget {
 
   private _fit(): void {
     const inner = this.node.querySelector('.agently-Banner-inner');
+    if (!this.isHidden && this.node.clientWidth === 0) {
+      return; // not laid out yet: a word a line would be as high as the window and push what lies beside it away
+    }
     const height = this.isHidden || !inner ? 0 : inner.clientHeight;
     const wanted = `${height}px`;
     if (this.node.style.minHeight !== wanted) {

@@ -9,6 +9,7 @@ import re
 import statistics
 from pathlib import Path
 
+import pytest
 from playwright.sync_api import expect
 
 from agently_kernel.policy_text import WORDING
@@ -110,6 +111,22 @@ def test_deny_with_the_keyboard_alone(desk):
     desk.page.keyboard.press("Enter")
     expect(desk.card()).to_have_count(0)
     expect(desk.output(0)).to_contain_text("denied")
+
+
+@pytest.mark.parametrize("answer", ["Deny", "Allow once"])
+@pytest.mark.parametrize("panel", [True, False])
+def test_after_an_answer_the_next_key_belongs_to_the_notebook(desk, panel, answer):
+    name = f"keys-{panel}-{answer[:4]}.ipynb"
+    desk.open(desk.lab.notebook(name, [ASK, "further"], "synthetic"), panel=panel)
+    desk.cell(0).locator(".cm-content").click()
+    desk.page.keyboard.press("Shift+Enter")
+    card = desk.card() if panel else desk.card(".agently-Banner")
+    button = card.get_by_role("button", name=answer)
+    expect(button).not_to_have_attribute("aria-disabled", "true")
+    button.click()
+    expect(card).to_have_count(0)
+    desk.page.keyboard.press("Shift+Enter")
+    expect(desk.cell(1).locator(".jp-InputPrompt")).not_to_have_text("[ ]:")
 
 
 def test_nobody_answers(desk):

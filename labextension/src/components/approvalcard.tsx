@@ -60,6 +60,7 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
   const guard = React.useRef(new ActivationGuard());
   const buttons = React.useRef<HTMLDivElement>(null);
   const card = React.useRef<HTMLDivElement>(null);
+  const before = React.useRef<HTMLElement | null>(null);
   const covered = useCovered(buttons);
   const [awake, setAwake] = React.useState(false);
   const [typed, setTyped] = React.useState('');
@@ -99,6 +100,19 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
     return () => window.clearInterval(timer);
   }, []);
 
+  // The card goes with its answer, and the focus with it: the next key belongs to where the reader worked before.
+  const giveBack = () => {
+    const now = document.activeElement;
+    if (now && now !== document.body && !card.current?.contains(now)) {
+      return;
+    }
+    if (before.current?.isConnected) {
+      before.current.focus({ preventScroll: true });
+    } else {
+      props.onLeave?.();
+    }
+  };
+
   const decide = async (
     outcome: DecideRequest['outcome'],
     event: React.MouseEvent
@@ -125,6 +139,8 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
       });
       if (!reply.accepted) {
         setProblem(replyText(trans, reply.message));
+      } else if (props.count === 1) {
+        giveBack();
       }
     } catch {
       setProblem(trans.__('The kernel did not answer. Nothing was allowed.'));
@@ -151,6 +167,16 @@ export function ApprovalCard(props: IApprovalCardProps): JSX.Element {
       ref={card}
       data-request={approval.request_id}
       data-created={approval.created_at}
+      onFocus={event => {
+        const from = event.relatedTarget;
+        if (
+          from instanceof HTMLElement &&
+          from.tagName !== 'IFRAME' &&
+          !from.closest('.agently-Panel, .agently-Banner')
+        ) {
+          before.current = from;
+        }
+      }}
       onKeyDown={event => {
         if (event.key === 'Escape') {
           props.onLeave?.();
