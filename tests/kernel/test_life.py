@@ -109,10 +109,14 @@ def test_garbage_on_every_descriptor_cannot_forge_or_wedge(kernel: KernelSession
     assert kernel.run("'honest'", within=20).result == "'honest'"
 
 
+def sandboxes_of(session: KernelSession) -> list[psutil.Process]:
+    return [p for p in psutil.Process(session.pid).children() if p.name() == "bwrap"]
+
+
 def test_the_sandboxs_end_is_named_and_a_fresh_one_opens(start: Start) -> None:
     session = start()
     session.run("x = 1")
-    sandbox = [p for p in psutil.Process(session.pid).children() if p.name() == "bwrap"]
+    sandbox = sandboxes_of(session)
     run = session.send("import time; time.sleep(60)")
     session.settle(0.5)
     sandbox[0].kill()
@@ -124,7 +128,7 @@ def test_the_sandboxs_end_is_named_and_a_fresh_one_opens(start: Start) -> None:
 def test_the_sandboxs_end_between_cells_is_told_once_in_the_next_cell(start: Start) -> None:
     session = start()
     session.run("x = 1")
-    sandbox = [p for p in psutil.Process(session.pid).children() if p.name() == "bwrap"]
+    sandbox = sandboxes_of(session)
     sandbox[0].kill()
     psutil.wait_procs(sandbox, timeout=5)
     session.settle(0.5)
@@ -133,7 +137,7 @@ def test_the_sandboxs_end_between_cells_is_told_once_in_the_next_cell(start: Sta
     told = run.text("stderr")
     assert "[agently] Since the last cell: The sandbox ended by SIGKILL" in told and "Variables" in told, told
     assert session.run("x = 2").text("stderr") == ""
-    sandbox = [p for p in psutil.Process(session.pid).children() if p.name() == "bwrap"]
+    sandbox = sandboxes_of(session)
     run = session.send("import time; time.sleep(60)")
     session.settle(0.5)
     sandbox[0].kill()
